@@ -1,0 +1,3 @@
+//! The `threadmq` command line tool.
+
+fn main() {}

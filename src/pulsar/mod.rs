@@ -1,0 +1,3 @@
+//! Client for Apache Pulsar.
+
+pub(crate) mod wire;

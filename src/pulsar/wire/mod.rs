@@ -1,0 +1,3 @@
+//! Bytes to types and back; pure.
+
+pub(crate) mod pb;
