@@ -1,0 +1,4 @@
+//! The only home of threads, clocks and blocking.
+
+pub(crate) mod budget;
+pub(crate) mod permits;
