@@ -1,0 +1,1 @@
+//! Fields of protobuf messages over slices.

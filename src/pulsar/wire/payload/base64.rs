@@ -1,0 +1,1 @@
+//! Base64, as keys of bytes travel.
