@@ -121,9 +121,8 @@ impl Engine {
             // The broker redelivers everything to the one active consumer: what it queued before is void.
             ids.clear();
             part.session = part.session.wrapping_add(1);
-            let (session, permits) = (part.session, part.spec.queue_size);
-            self.act(Action::ResetPart { part: id, session });
-            let _ = permits;
+            let session = part.session;
+            self.act(Action::ResetPart { part: id, session, refund: true });
         }
         let Some(connection) = self.links.get_mut(&link) else { return };
         wire::encode(&wire::redeliver(id.0, &ids), &mut connection.control);

@@ -22,10 +22,20 @@ pub(super) struct Consumer {
 
 pub(super) enum ConsumerState {
     /// `subscribe` waits for all parts.
-    Opening { due: Instant, reply: Completion<()> },
+    Opening {
+        due: Instant,
+        reply: Completion<()>,
+    },
     Open,
-    Unsubscribing { due: Instant, left: Vec<PartId>, reply: Completion<()> },
-    Closing { due: Instant, replies: Vec<Completion<()>> },
+    Unsubscribing {
+        due: Instant,
+        left: Vec<PartId>,
+        reply: Completion<()>,
+    },
+    Closing {
+        due: Instant,
+        replies: Vec<Completion<()>>,
+    },
 }
 
 pub(super) struct Part {
@@ -78,7 +88,8 @@ impl Engine {
 
     pub(super) fn send_subscribe(&mut self, now: Instant, link: LinkId, id: PartId, request: u64) {
         let Some(part) = self.parts.get(&id) else { return };
-        let mut open = wire::SubscribeOpen::new(&part.topic, &part.spec.subscription, part.spec.sub_type, id.0, request);
+        let mut open =
+            wire::SubscribeOpen::new(&part.topic, &part.spec.subscription, part.spec.sub_type, id.0, request);
         open.consumer_name = Some(&part.spec.name);
         open.initial_position = part.spec.initial_position;
         open.properties = &part.spec.properties;
@@ -98,7 +109,7 @@ impl Engine {
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
         let (session, permits, consumer) = (part.session, part.spec.queue_size, part.consumer);
-        self.act(Action::ResetPart { part: id, session });
+        self.act(Action::ResetPart { part: id, session, refund: false });
         self.send_flow(id, permits);
         // What was acknowledged and not written before the link was lost still holds.
         self.flush_acks(id);
@@ -123,7 +134,7 @@ impl Engine {
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
         let session = part.session;
-        self.act(Action::ResetPart { part: id, session });
+        self.act(Action::ResetPart { part: id, session, refund: false });
     }
 
     /// The application took messages: their permits go back, unless their session is over.
@@ -267,7 +278,9 @@ impl Engine {
         let parts = consumer.parts.clone();
         let closing = ConsumerState::Closing { due, replies: reply.into_iter().collect() };
         match std::mem::replace(&mut consumer.state, closing) {
-            ConsumerState::Opening { reply, .. } => self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed())))),
+            ConsumerState::Opening { reply, .. } => {
+                self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))))
+            }
             ConsumerState::Unsubscribing { reply, .. } => {
                 self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
             }
@@ -304,9 +317,10 @@ impl Engine {
     pub(super) fn part_left(&mut self, _now: Instant, id: PartId) {
         let Some(part) = self.parts.remove(&id) else { return };
         self.act(Action::PartEnded { part: id, error: consumer_closed() });
-        let alive = self.consumers.get(&part.consumer).is_some_and(|consumer| {
-            consumer.parts.iter().any(|part| self.parts.contains_key(part))
-        });
+        let alive = self
+            .consumers
+            .get(&part.consumer)
+            .is_some_and(|consumer| consumer.parts.iter().any(|part| self.parts.contains_key(part)));
         if !alive {
             self.consumer_gone(part.consumer, &consumer_closed());
         }

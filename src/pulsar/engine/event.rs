@@ -130,7 +130,11 @@ pub(crate) struct ConsumerSpec {
 /// What the user's threads ask of the engine.
 pub(crate) enum Command {
     /// How many partitions a topic has (0: not partitioned).
-    Partitions { topic: String, due: Instant, reply: Completion<u32> },
+    Partitions {
+        topic: String,
+        due: Instant,
+        reply: Completion<u32>,
+    },
     OpenProducer {
         producer: ProducerId,
         spec: Arc<ProducerSpec>,
@@ -139,11 +143,21 @@ pub(crate) enum Command {
         reply: Completion<ProducerOpened>,
     },
     /// Messages admitted to a lane, in order.
-    Admitted { lane: LaneId, messages: Vec<Admitted<Outgoing>> },
+    Admitted {
+        lane: LaneId,
+        messages: Vec<Admitted<Outgoing>>,
+    },
     /// Send what is admitted up to now without waiting for batches to fill.
-    Flush { producer: ProducerId },
+    Flush {
+        producer: ProducerId,
+    },
     /// Flush until `flush_until`, answer the rest with `Closed`, leave the broker by `due`.
-    CloseProducer { producer: ProducerId, flush_until: Instant, due: Instant, reply: Option<Completion<()>> },
+    CloseProducer {
+        producer: ProducerId,
+        flush_until: Instant,
+        due: Instant,
+        reply: Option<Completion<()>>,
+    },
     OpenConsumer {
         consumer: ConsumerId,
         spec: Arc<ConsumerSpec>,
@@ -152,14 +166,36 @@ pub(crate) enum Command {
         reply: Completion<()>,
     },
     /// The application took messages that used `permits` of the part's session.
-    Permits { part: PartId, session: u32, permits: u32 },
-    Ack { part: PartId, ack: AckCommand },
+    Permits {
+        part: PartId,
+        session: u32,
+        permits: u32,
+    },
+    Ack {
+        part: PartId,
+        ack: AckCommand,
+    },
     /// Ask for redelivery of an entry after the consumer's delay.
-    NegativeAck { part: PartId, message_id: MessageIdData },
-    Unsubscribe { consumer: ConsumerId, due: Instant, reply: Completion<()> },
-    CloseConsumer { consumer: ConsumerId, due: Instant, reply: Option<Completion<()>> },
+    NegativeAck {
+        part: PartId,
+        message_id: MessageIdData,
+    },
+    Unsubscribe {
+        consumer: ConsumerId,
+        due: Instant,
+        reply: Completion<()>,
+    },
+    CloseConsumer {
+        consumer: ConsumerId,
+        due: Instant,
+        reply: Option<Completion<()>>,
+    },
     /// Close everything, answer everything, drop all links by `due`.
-    Shutdown { flush_until: Instant, due: Instant, reply: Completion<()> },
+    Shutdown {
+        flush_until: Instant,
+        due: Instant,
+        reply: Completion<()>,
+    },
 }
 
 /// An acknowledgement of whole entries.
@@ -167,7 +203,10 @@ pub(crate) enum AckCommand {
     Individual(MessageIdData),
     Cumulative(MessageIdData),
     /// An entry that could not be read (`CommandAck.ValidationError`); its unread messages' permits go back.
-    Invalid { message_id: MessageIdData, error: pb::command_ack::ValidationError },
+    Invalid {
+        message_id: MessageIdData,
+        error: pb::command_ack::ValidationError,
+    },
 }
 
 /// What a timer thread is asked to watch. The state that a key speaks of lives in the engine: a key that
@@ -283,26 +322,54 @@ pub(crate) struct Delivery {
 /// What the shell is to do.
 pub(crate) enum Action {
     /// Look the host's addresses up and report them.
-    Resolve { link: LinkId, host: HostPort },
+    Resolve {
+        link: LinkId,
+        host: HostPort,
+    },
     /// Connect the link to this address, dropping an earlier attempt of the same link.
-    Connect { link: LinkId, address: SocketAddr },
+    Connect {
+        link: LinkId,
+        address: SocketAddr,
+    },
     /// Drop the socket; by reset if `reset`, so that the kernel does not deliver old bytes to a thawed peer.
-    CloseLink { link: LinkId, reset: bool },
+    CloseLink {
+        link: LinkId,
+        reset: bool,
+    },
     /// Post the key back at or after this time.
-    Watch { key: DeadlineKey, at: Instant },
+    Watch {
+        key: DeadlineKey,
+        at: Instant,
+    },
     Settle(Settle),
     Answer(Answer),
     /// A lane takes no more messages; what is not yet taken is answered with the error.
-    LaneFailed { lane: LaneId, error: Error },
+    LaneFailed {
+        lane: LaneId,
+        error: Error,
+    },
     /// The largest message that the lane's broker accepts now.
-    LaneLimit { lane: LaneId, max_message_size: u32 },
+    LaneLimit {
+        lane: LaneId,
+        max_message_size: u32,
+    },
     /// The lane is gone; nothing about it follows.
-    LaneClosed { lane: LaneId },
+    LaneClosed {
+        lane: LaneId,
+    },
     Deliver(Delivery),
-    /// A new session of a part begins: what was delivered before and not taken is dropped.
-    ResetPart { part: PartId, session: u32 },
+    /// A new session of a part begins: what was delivered before and not taken is dropped. With `refund` the
+    /// subscription goes on, so the permits of what was dropped, or taken and not yet told, are told at once.
+    ResetPart {
+        part: PartId,
+        session: u32,
+        refund: bool,
+    },
     /// The part will deliver nothing more.
-    PartEnded { part: PartId, error: Error },
+    PartEnded {
+        part: PartId,
+        error: Error,
+    },
     /// A dead link was found and a new one took its place.
     Recovered,
     /// All is closed and answered; the loop may end.

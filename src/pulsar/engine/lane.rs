@@ -12,7 +12,7 @@ use super::batch;
 use super::event::{LaneId, Member, Outcome, Outgoing, ProducerId, ProducerSpec, Settle};
 use crate::error::{Delivery, Error, ErrorKind};
 use crate::policy::admission::Admitted;
-use crate::pulsar::wire::command::SendReceipt;
+use crate::pulsar::wire::command::{MessageIdData, SendReceipt};
 
 pub(super) struct Lane {
     pub id: LaneId,
@@ -95,7 +95,7 @@ impl Lane {
         if receipt.sequence_id > front.highest_sequence_id {
             return Matched::Ahead;
         }
-        let message_id = receipt.message_id.clone().unwrap_or_default();
+        let message_id = receipt.message_id.clone().unwrap_or_else(|| MessageIdData::new(u64::MAX, u64::MAX));
         front.outcome = Some(Outcome::Stored { message_id, attempts: front.attempts, batch: front.batch });
         let handed_at = front.handed_at;
         self.settle_front(into);
@@ -105,8 +105,7 @@ impl Lane {
     /// The broker refused the flight that has `sequence_id` at either end. Whether it was found.
     pub(super) fn refused(&mut self, sequence_id: u64, error: &Error, into: &mut Vec<Settle>) -> bool {
         let found = self.flights.iter_mut().find(|flight| {
-            flight.outcome.is_none()
-                && (flight.sequence_id == sequence_id || flight.highest_sequence_id == sequence_id)
+            flight.outcome.is_none() && (flight.sequence_id == sequence_id || flight.highest_sequence_id == sequence_id)
         });
         let Some(flight) = found else { return false };
         // Over several attempts the worst fate counts: an earlier one may have been stored.

@@ -273,9 +273,10 @@ impl Engine {
         }
         self.lanes.remove(&id);
         self.act(Action::LaneClosed { lane: id });
-        let alive = self.producers.get(&producer).is_some_and(|producer| {
-            producer.lanes.iter().any(|lane| self.lanes.contains_key(lane))
-        });
+        let alive = self
+            .producers
+            .get(&producer)
+            .is_some_and(|producer| producer.lanes.iter().any(|lane| self.lanes.contains_key(lane)));
         if !alive {
             self.producer_gone(producer);
         }
@@ -387,9 +388,8 @@ impl Engine {
 /// A call ran out of time; what went wrong last is its source.
 pub(super) fn operation_timeout(operation: &str, last: Option<&Error>) -> Error {
     let error = match last {
-        Some(last) => {
-            Error::new(ErrorKind::Timeout, format!("{operation}: not done in time, last: {last}")).with_source(last.clone())
-        }
+        Some(last) => Error::new(ErrorKind::Timeout, format!("{operation}: not done in time, last: {last}"))
+            .with_source(last.clone()),
         None => Error::new(ErrorKind::Timeout, format!("{operation}: not done in time")),
     };
     error.with_delivery(Delivery::Unknown)

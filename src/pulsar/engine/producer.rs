@@ -26,10 +26,18 @@ pub(super) struct Producer {
 
 pub(super) enum ProducerState {
     /// `create` waits for all lanes.
-    Opening { due: Instant, opened: BTreeMap<LaneId, LaneOpened>, reply: Completion<ProducerOpened> },
+    Opening {
+        due: Instant,
+        opened: BTreeMap<LaneId, LaneOpened>,
+        reply: Completion<ProducerOpened>,
+    },
     Open,
     /// Results are awaited until `flush_until`; then the broker is told, until `due`.
-    Closing { flush_until: Instant, due: Instant, replies: Vec<Completion<()>> },
+    Closing {
+        flush_until: Instant,
+        due: Instant,
+        replies: Vec<Completion<()>>,
+    },
 }
 
 impl Engine {
@@ -93,13 +101,7 @@ impl Engine {
         self.send_request(now, link, &command);
     }
 
-    pub(super) fn lane_opened(
-        &mut self,
-        now: Instant,
-        link: LinkId,
-        id: LaneId,
-        success: &pb::CommandProducerSuccess,
-    ) {
+    pub(super) fn lane_opened(&mut self, now: Instant, link: LinkId, id: LaneId, success: &pb::CommandProducerSuccess) {
         let limit = self.links.get(&link).map_or(0, |connection| connection.max_message_size);
         self.opened(Owner::Lane(id), link);
         let Some(lane) = self.lanes.get_mut(&id) else { return };

@@ -142,9 +142,10 @@ impl Engine {
         }
         match self.purpose_of(now, link, Some(id)) {
             Some(Purpose::Open(Owner::Lane(lane))) => {
-                let waited = self.lanes.get(&lane).is_some_and(|lane| {
-                    lane.attachment.phase == Phase::Opening { link, request: id }
-                });
+                let waited = self
+                    .lanes
+                    .get(&lane)
+                    .is_some_and(|lane| lane.attachment.phase == Phase::Opening { link, request: id });
                 if waited {
                     self.lane_opened(now, link, lane, success);
                 } else {
