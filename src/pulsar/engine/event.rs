@@ -43,6 +43,8 @@ pub(crate) enum Reply {
     Callback(Box<dyn FnOnce(Result<SendReceipt, Error>) + Send>),
     /// A caller of `send`, or the holder of a `Pending`.
     Completion(Completion<SendReceipt>),
+    /// The answer was given.
+    Answered,
 }
 
 /// What the broker answered to a message that it stored.
@@ -291,7 +293,8 @@ pub(crate) struct Member {
 
 /// The result of some neighbouring messages of a lane.
 pub(crate) enum Outcome {
-    Stored { message_id: MessageIdData, attempts: u32, batch: bool },
+    /// `first_index` is the place in the stored batch of the first member; members before it had timed out.
+    Stored { message_id: MessageIdData, attempts: u32, first_index: usize, batch_size: Option<usize> },
     Failed(Error),
 }
 
