@@ -65,9 +65,8 @@ impl Link {
 
     /// The socket became writable or broke: whether it is connected now, or why it cannot be.
     pub(super) fn finish_connect(&mut self) -> Result<bool, Error> {
-        let failed = |error: io::Error| {
-            Error::new(ErrorKind::Transport, format!("connect to {}", self.peer)).with_source(error)
-        };
+        let failed =
+            |error: io::Error| Error::new(ErrorKind::Transport, format!("connect to {}", self.peer)).with_source(error);
         if let Some(error) = self.stream.take_error().map_err(failed)? {
             return Err(failed(error));
         }
@@ -102,14 +101,8 @@ impl Link {
             self.read.truncate(filled + result.as_ref().map_or(0, |count| (*count).min(READ_CHUNK)));
             match result {
                 Ok(0) => return ReadTurn::Lost(self.lost("the broker closed the connection")),
-                Ok(count) => {
-                    taken += count;
-                    // A short read has emptied the socket; a later byte raises a new event.
-                    if count < READ_CHUNK {
-                        self.readable = false;
-                        return ReadTurn::Drained;
-                    }
-                }
+                // On after a short read: the end of the stream may be behind it and raises no event of its own.
+                Ok(count) => taken += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.readable = false;
                     return ReadTurn::Drained;

@@ -118,11 +118,16 @@ impl ProducerMessage {
     }
 
     /// Relative delays become points in time at the call.
-    pub(crate) fn resolve(&mut self, now: SystemTime) {
+    pub(crate) fn resolve(&mut self, now: impl FnOnce() -> SystemTime) {
         if let Some(delay) = self.deliver_after.take() {
-            let at = now.checked_add(delay).map_or(u64::MAX, unix_millis);
+            let at = now().checked_add(delay).map_or(u64::MAX, unix_millis);
             self.extras().deliver_at = Some(i64::try_from(at).unwrap_or(i64::MAX));
         }
+    }
+
+    /// A message that was not accepted goes back as it was.
+    pub(crate) fn returned(content: Content, sequence_id: Option<u64>) -> Self {
+        Self { content, sequence_id, deliver_after: None }
     }
 
     fn extras(&mut self) -> &mut Extras {
