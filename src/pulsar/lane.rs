@@ -71,26 +71,23 @@ impl Lane {
             ran: 0,
             charge: 0,
         };
+        let mut members = members;
         let mut callbacks = 0;
-        let mut answered = Vec::with_capacity(members.len());
-        for (index, mut member) in members.into_iter().enumerate() {
-            match std::mem::replace(&mut member.reply, Reply::Answered) {
-                Reply::Completion(completion) => completion.settle(work.result(index, member.sequence_id)),
-                reply => {
-                    callbacks += usize::from(matches!(reply, Reply::Callback(_)));
-                    member.reply = reply;
-                }
+        for (index, member) in members.iter_mut().enumerate() {
+            if let Reply::Callback(_) = member.reply {
+                callbacks += 1;
+            } else if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
+                completion.settle(work.result(index, member.sequence_id));
             }
-            answered.push(member);
         }
         self.permits.fixed(self.index, through, failure);
         if callbacks == 0 && self.running.load(Ordering::Acquire) == 0 {
-            let charge = answered.iter().map(|member| member.charge).sum();
-            self.permits.returned(self.index, answered.len(), charge);
+            let charge = members.iter().map(|member| member.charge).sum();
+            self.permits.returned(self.index, members.len(), charge);
             return;
         }
         self.running.fetch_add(1, Ordering::AcqRel);
-        work.members = answered.into_iter();
+        work.members = members.into_iter();
         self.callbacks.push(Box::new(work));
     }
 }
