@@ -140,24 +140,36 @@ impl CallbackPool {
     /// The number of callbacks that are queued or still run at `deadline` (at least 1). At once on a thread of this
     /// pool, which cannot wait for its own end.
     pub fn join_within(&self, deadline: Instant) -> Result<(), usize> {
-        let shared = self.shared();
-        let mut workers = mem::take(&mut *self.workers.lock());
-        if !workers.iter().any(Ending::is_current) {
-            let mut state = shared.state.lock();
-            while state.workers > 0 && !shared.ended.wait_until(&mut state, deadline).timed_out() {}
-            drop(state);
-            let mut left = Vec::new();
-            for worker in workers {
-                left.extend(worker.join_by(deadline).err());
-            }
-            workers = left;
-        }
-        if workers.is_empty() {
+        if !self.is_current_thread() && self.wait_for_workers(deadline) {
             return Ok(());
         }
-        self.workers.lock().append(&mut workers);
-        let stats = &shared.stats;
+        let stats = &self.shared().stats;
         Err((stats.waiting.load(Ordering::Relaxed) + stats.running.load(Ordering::Relaxed)).max(1))
+    }
+
+    fn is_current_thread(&self) -> bool {
+        self.workers.lock().iter().any(Ending::is_current)
+    }
+
+    /// False if not all are gone by `deadline`. Several may wait at once.
+    fn wait_for_workers(&self, deadline: Instant) -> bool {
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        while state.workers > 0 {
+            if shared.ended.wait_until(&mut state, deadline).timed_out() && state.workers > 0 {
+                return false;
+            }
+        }
+        drop(state);
+        // What is left of them are destructors of thread-local values.
+        let Some(mut workers) = self.workers.try_lock_until(deadline) else { return false };
+        while let Some(worker) = workers.pop() {
+            if let Err(unfinished) = worker.join_by(deadline) {
+                workers.push(unfinished);
+                return false;
+            }
+        }
+        true
     }
 
     /// The longest time between the push of a callback and its start, including the time that the longest waiting
@@ -379,3 +391,6 @@ fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
