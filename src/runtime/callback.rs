@@ -257,15 +257,17 @@ impl Shared {
 /// One thread of the pool.
 struct Worker {
     shared: Arc<Shared>,
+    /// Counted in `State::workers`.
+    enlisted: bool,
 }
 
 impl Worker {
     fn enlist(shared: Arc<Shared>) -> Self {
         shared.state.lock().workers += 1;
-        Self { shared }
+        Self { shared, enlisted: true }
     }
 
-    fn run(self) {
+    fn run(mut self) {
         ON_CALLBACK_THREAD.set(true);
         while let Some(lane) = self.next_lane() {
             self.take_turn(&lane);
@@ -274,13 +276,16 @@ impl Worker {
 
     /// `None` when the pool is stopping and nothing is queued. A lane that another worker runs now comes back
     /// through that worker, which takes it again itself.
-    fn next_lane(&self) -> Option<Arc<Lane>> {
+    fn next_lane(&mut self) -> Option<Arc<Lane>> {
         let mut state = self.shared.state.lock();
         loop {
             if let Some((_, lane)) = state.ready.pop_front() {
                 return Some(lane);
             }
             if state.stopping {
+                // In the same step as the look at the queue: a lane that comes now has to be refused.
+                state.workers -= 1;
+                self.enlisted = false;
                 return None;
             }
             self.shared.ready.wait(&mut state);
@@ -326,7 +331,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.state.lock().workers -= 1;
+        if self.enlisted {
+            self.shared.state.lock().workers -= 1;
+        }
         self.shared.ended.notify_all();
     }
 }
@@ -352,8 +359,8 @@ impl<'a> Turn<'a> {
     /// True if the work is finished; else the turn is over.
     fn run(&mut self, queued: &mut Queued) -> bool {
         while !self.is_over() {
-            self.note_lag(queued.pushed);
             if queued.counted > 0 {
+                self.note_lag(queued.pushed);
                 queued.counted -= 1;
                 self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
             }
@@ -386,7 +393,9 @@ fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
         Err(payload) => {
             log::error!("{what} panicked: {}", panic_text(&*payload));
             // The payload is a value of the user's as well: its drop may panic again.
-            mem::forget(payload);
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                mem::forget(again);
+            }
             None
         }
     }

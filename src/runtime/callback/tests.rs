@@ -1,4 +1,5 @@
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::iter;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
 use super::*;
@@ -196,7 +197,7 @@ fn shutdown_runs_what_is_queued_and_says_what_is_left() {
     // Nobody runs it any more; it is dropped, not kept.
     let (tx, rx) = channel::<()>();
     lane.push(job(move || tx.send(()).unwrap()));
-    assert_eq!(rx.recv_timeout(LONG), Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    assert_eq!(rx.try_recv(), Err(TryRecvError::Disconnected));
     assert_eq!(pool.waiting(), 0);
 }
 
@@ -269,4 +270,47 @@ fn several_can_wait_for_the_same_end() {
     assert_eq!(pool.join_within(Instant::now()), Err(1));
     release.send(()).unwrap();
     patient.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+}
+
+#[test]
+fn a_work_pushed_while_the_threads_end_runs_or_is_dropped() {
+    for _ in 0..300 {
+        let pool = CallbackPool::start("unit", 2).unwrap();
+        let (tx, rx) = channel();
+        let lanes = [pool.lane(), pool.lane()];
+        let pushed = lanes.clone();
+        let poster = thread::spawn(move || {
+            for n in 0..40 {
+                let tx = tx.clone();
+                pushed[n % 2].push(job(move || tx.send(n).unwrap()));
+            }
+        });
+        thread::yield_now();
+        pool.shutdown();
+        poster.join().unwrap();
+        pool.join_within(soon()).unwrap();
+        assert_eq!(pool.waiting(), 0);
+        // Disconnected only once every closure is dropped; the pool and the lanes are still there.
+        let ran: Vec<usize> = iter::from_fn(|| rx.recv_timeout(LONG).ok()).collect();
+        assert_eq!(rx.try_recv(), Err(TryRecvError::Disconnected), "a work is kept for ever");
+        for parity in 0..2 {
+            let of_lane: Vec<_> = ran.iter().copied().filter(|n| n % 2 == parity).collect();
+            assert!(of_lane.is_sorted(), "{of_lane:?}");
+        }
+        drop(lanes);
+    }
+}
+
+#[test]
+fn the_time_that_a_callback_takes_is_not_lag() {
+    let pool = CallbackPool::start("unit", 1).unwrap();
+    let (work, begun, release) = blocker();
+    pool.lane().push(work);
+    begun.recv_timeout(LONG).unwrap();
+    pool.take_max_lag();
+    thread::sleep(Duration::from_millis(20));
+    release.send(()).unwrap();
+    pool.shutdown();
+    pool.join_within(soon()).unwrap();
+    assert_eq!(pool.max_lag(), Duration::ZERO);
 }
