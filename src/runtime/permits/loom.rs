@@ -7,9 +7,9 @@ use ::loom::thread;
 
 use super::*;
 
-fn model(threads_switch: usize, test: impl Fn() + Send + Sync + 'static) {
+fn model(preemptions: usize, test: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(threads_switch);
+    builder.preemption_bound = Some(preemptions);
     builder.check(test);
 }
 
@@ -31,7 +31,7 @@ fn at_rest(permits: &Permits<char>, budget: &Budget) {
 
 #[test]
 fn loom_two_senders_and_a_releaser() {
-    model(3, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(None));
         let permits = permits(1, None, &budget);
         permits.admit(0, 'x', 1, None, false).unwrap();
@@ -55,7 +55,7 @@ fn loom_two_senders_and_a_releaser() {
 
 #[test]
 fn loom_withdraw_against_release() {
-    model(4, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(None));
         let permits = permits(1, Some(Duration::ZERO), &budget);
         permits.admit(0, 'x', 1, None, false).unwrap();
@@ -80,7 +80,7 @@ fn loom_withdraw_against_release() {
 
 #[test]
 fn loom_close_against_offer_and_release() {
-    model(3, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(None));
         let permits = permits(1, None, &budget);
         permits.admit(0, 'x', 1, None, false).unwrap();
@@ -112,7 +112,7 @@ fn loom_close_against_offer_and_release() {
 /// The waiter's producer asks for memory while another producer gives some back.
 #[test]
 fn loom_memory_freed_while_asking() {
-    model(4, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(Some(4)));
         let (hog, other) = (permits(9, None, &budget), permits(9, None, &budget));
         hog.admit(0, 'x', 3, None, false).unwrap();
@@ -133,7 +133,7 @@ fn loom_memory_freed_while_asking() {
 /// Two producers ask, a third gives back: one of the three serves the turns, and nobody is overlooked.
 #[test]
 fn loom_two_producers_ask_at_once() {
-    model(2, || {
+    model(3, || {
         let budget = Arc::new(Budget::new(Some(6)));
         let [hog, one, two] = [0; 3].map(|_| permits(9, None, &budget));
         hog.admit(0, 'x', 4, None, false).unwrap();
@@ -153,7 +153,7 @@ fn loom_two_producers_ask_at_once() {
 
 #[test]
 fn loom_flush_against_results_and_permits() {
-    model(4, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(None));
         let permits = permits(9, None, &budget);
         permits.admit(0, 'x', 1, None, false).unwrap();
@@ -174,7 +174,7 @@ fn loom_flush_against_results_and_permits() {
 
 #[test]
 fn loom_flush_gives_up_while_it_ends() {
-    model(4, || {
+    model(6, || {
         let budget = Arc::new(Budget::new(None));
         let permits = permits(9, None, &budget);
         permits.admit(0, 'x', 1, None, false).unwrap();
