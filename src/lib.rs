@@ -8,3 +8,9 @@ mod runtime;
 pub mod pulsar;
 
 pub use error::{Delivery, Error, ErrorKind, Recovery, SendError};
+
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod __bench {
+    pub use crate::runtime::bench::{Sends, Taken};
+}

@@ -75,6 +75,7 @@ struct World {
     jobs: Vec<Job>,
     fates: HashMap<u64, Fate>,
     items: u64,
+    in_turn: bool,
     seen: BTreeMap<&'static str, u64>,
 }
 
@@ -106,6 +107,7 @@ impl World {
             jobs: Vec::new(),
             fates: HashMap::new(),
             items: 0,
+            in_turn: false,
             seen: BTreeMap::new(),
         }
     }
@@ -194,6 +196,8 @@ impl World {
         let first = producer.held.is_empty();
         producer.held.push(ticket);
         let over = self.limit.is_some_and(|limit| used_before + ticket.charge as u64 > limit as u64);
+        let contended = self.pool.usage.get().contended;
+        assert!(first || self.in_turn || !contended, "overtook the producers that wait for memory");
         assert!(first || !over, "over the limit, and not the producer's only message");
         if over {
             self.count("overshoot by the one-message rule");
@@ -306,7 +310,9 @@ impl World {
                 let used = self.pool.used();
                 let (turn, served) = self.producers[at].admission.turn(&self.pool);
                 assert!(!served.ask && !served.serve_turns, "a turn never serves turns");
+                self.in_turn = true;
                 self.serve(at, served, used);
+                self.in_turn = false;
                 self.jobs.push(Job::Ended(at, turn));
                 self.count(match turn {
                     Turn::Done => "turn done",
