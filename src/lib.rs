@@ -12,3 +12,9 @@ pub mod pulsar;
 pub use error::{Delivery, Error, ErrorKind, Recovery, SendError};
 pub use pending::Pending;
 pub use threads::{Threads, ThreadsBuilder};
+
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod __bench {
+    pub use crate::runtime::bench::{Sends, Taken};
+}
