@@ -5,4 +5,7 @@ pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod pulsar;
 
+#[cfg(feature = "testkit")]
+pub mod testkit;
+
 pub use error::{Delivery, Error, ErrorKind, Recovery, SendError};
