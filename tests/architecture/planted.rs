@@ -76,7 +76,7 @@ fn clean_code_passes() {
     clean("src/pulsar/event_loop.rs", "use mio::Poll; fn f() { Instant::now() }");
     clean(
         "src/policy/budget.rs",
-        "use std::mem; use crate::error::{Error, ErrorKind}; use super::backoff::Backoff; mod rest;
+        "#![allow(clippy::indexing_slicing)] use std::mem; use crate::error::{Error, ErrorKind}; use super::backoff::Backoff; mod rest;
          use rest::Rest; fn f() { mem::take(x); u64::from(3); Self::new(); ErrorKind::Config; Backoff::new() }",
     );
 }

@@ -230,7 +230,8 @@ fn paths(tokens: &[TokenKind], here: &[String]) -> Vec<String> {
             path.push(next.clone());
             i += 2;
         }
-        if path.len() > 1 {
+        // Names of lints look like paths.
+        if path.len() > 1 && !["clippy", "rustdoc"].contains(&word.as_str()) {
             inline.push(path);
         }
     }
