@@ -424,3 +424,51 @@ fn many_links_run_side_by_side() {
     });
     until("all links go", || network.links() == 0);
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_idle_network_uses_no_processor_time() {
+    let (listener, network) = server();
+    let name = format!("tmq-net-{}", network.address().port());
+    // Ticks of a hundredth of a second, user and system.
+    let spent = || -> u64 {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let stats = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok());
+        let stat = stats.into_iter().find(|stat| stat.contains(&format!("({name})"))).expect("the thread is there");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let quiet = |state: &str| {
+        let before = spent();
+        thread::sleep(SHORT);
+        assert!(spent() - before <= 5, "spins: {state}");
+    };
+    let (mut client, mut served) = link(&listener, &network);
+    pass(&mut client, &mut served, "x");
+    quiet("idle");
+    client.shutdown(Shutdown::Write).unwrap();
+    expect_end(&mut served);
+    quiet("half-closed");
+    let (client, mut served) = link(&listener, &network);
+    network.freeze();
+    served.write_all(b"held").unwrap();
+    reset(client);
+    quiet("frozen, with bytes and a reset");
+    network.thaw();
+    let (client, served) = link(&listener, &network);
+    network.stall(Direction::ToServer);
+    network.stall(Direction::ToClient);
+    drop((client, served));
+    quiet("stalled, with both ends closed");
+    network.half_open();
+    quiet("half-open, with both ends closed");
+    let (mut client, _served) = link(&listener, &network);
+    network.resume(Direction::ToServer);
+    client.set_write_timeout(Some(SHORT)).unwrap();
+    while client.write(&[0; 65536]).is_ok() {}
+    quiet("full, and the server does not read");
+    network.cut();
+    quiet("cut, and nobody closes");
+    network.refuse();
+    quiet("refusing");
+}
