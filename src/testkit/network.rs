@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,9 @@ pub enum Direction {
 /// connections is a *link*. Faults are methods: each is in force when the call returns, may be called from any
 /// thread, and leaves the other faults as they are. Without faults bytes and half-closes pass unchanged and in
 /// order.
+///
+/// The counts are exact, too: they include every connection and byte that a client or server knows of when it
+/// asks. Asking costs a round trip to the network's thread, some ten microseconds.
 ///
 /// A fault concerns bytes that the network has not handed on yet. What a socket of the client or the server has
 /// in its buffers by then is theirs.
@@ -88,16 +91,23 @@ enum Command {
     Throttle(Option<u64>),
     CutAfter(u64, Direction),
     Upstream(Vec<SocketAddr>),
+    /// Do nothing but what a turn does anyway, so that the counts are up to date.
+    Look,
     Stop,
 }
 
 /// What the thread tells; written by it alone.
 #[derive(Default)]
 struct Counts {
-    links: AtomicUsize,
     to_server: AtomicU64,
     to_client: AtomicU64,
-    accepted: Mutex<Vec<Instant>>,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    links: usize,
+    accepted: Vec<Instant>,
 }
 
 impl Counts {
@@ -235,23 +245,32 @@ impl Network {
     /// How many links are open now: accepted, neither closed by the client nor ended by a fault. A half-open link
     /// counts until its client closes it.
     pub fn links(&self) -> usize {
-        self.counts.links.load(Ordering::Acquire)
+        self.look();
+        self.counts.seen.lock().links
     }
 
     /// How many connections were accepted since the start.
     pub fn accepted(&self) -> u64 {
-        self.counts.accepted.lock().len() as u64
+        self.look();
+        self.counts.seen.lock().accepted.len() as u64
     }
 
     /// When each of the accepted connections came, oldest first: shows a client's backoff.
     pub fn connect_times(&self) -> Vec<Instant> {
-        self.counts.accepted.lock().clone()
+        self.look();
+        self.counts.seen.lock().accepted.clone()
     }
 
     /// How many bytes were handed on in one direction since the start, over all links. What was thrown away does
     /// not count.
     pub fn forwarded(&self, direction: Direction) -> u64 {
+        self.look();
         self.counts.forwarded(direction).load(Ordering::Acquire)
+    }
+
+    /// Lets the thread catch up with what the sockets have seen. A network that has ended keeps its last counts.
+    fn look(&self) {
+        let _ = self.order(Command::Look);
     }
 
     fn tell(&self, command: Command) {
@@ -287,8 +306,7 @@ impl fmt::Debug for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Network")
             .field("address", &self.address)
-            .field("links", &self.links())
-            .field("accepted", &self.accepted())
+            .field("links", &self.counts.seen.lock().links)
             .finish_non_exhaustive()
     }
 }

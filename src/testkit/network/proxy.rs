@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -87,48 +86,55 @@ impl Proxy {
     }
 
     pub(super) fn run(mut self) {
-        let mut events = Events::with_capacity(256);
+        let mut events = Events::with_capacity(1024);
         let mut timeout = None;
         loop {
-            match self.poll.poll(&mut events, timeout) {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    log::error!("testkit network {}: {error}", self.address);
-                    return;
-                }
+            if !self.look(&mut events, timeout) {
+                return;
             }
-            for event in &events {
-                let link = event.token().0.checked_sub(FIRST_LINK).map(|index| index / 2);
-                if let Some(link) = link.and_then(|id| self.links.get_mut(&id)) {
-                    link.note(event);
-                }
+            let orders: Vec<Order> = self.inbox.try_iter().collect();
+            // Again, so that an order finds everything that happened to the sockets before it was given.
+            if !orders.is_empty() && !self.look(&mut events, Some(Duration::ZERO)) {
+                return;
             }
             let now = Instant::now();
-            // First, so that an order finds every connection that a client has made before it.
             let accepted = self.accept_all(now);
-            let mut orders = Vec::new();
-            while let Ok(order) = self.inbox.try_recv() {
-                if matches!(order.command, Command::Stop) {
+            let mut answers = Vec::new();
+            for Order { command, done } in orders {
+                if matches!(command, Command::Stop) {
                     // Drops everything; the sender waits for the thread itself.
-                    let _ = order.done.send(Ok(()));
+                    let _ = done.send(Ok(()));
                     return;
                 }
-                let result = self.carry_out(now, order.command);
-                orders.push((order.done, result));
+                answers.push((done, self.carry_out(now, command)));
             }
-            let mut wait = self.pump_all(now);
-            if accepted.is_err() {
-                wait = Some(wait.unwrap_or(ACCEPT_AGAIN).min(ACCEPT_AGAIN));
-            }
-            timeout = wait;
-            let open = self.links.values().filter(|link| link.is_open()).count();
-            self.counts.links.store(open, Ordering::Release);
-            for (done, result) in orders {
+            let wait = self.pump_all(now);
+            self.counts.seen.lock().links = self.links.values().filter(|link| link.is_open()).count();
+            timeout = if accepted.is_ok() { wait } else { Some(wait.unwrap_or(ACCEPT_AGAIN).min(ACCEPT_AGAIN)) };
+            for (done, result) in answers {
                 // Whoever asked may be gone.
                 let _ = done.send(result);
             }
         }
+    }
+
+    /// Waits for sockets and orders and notes what the sockets can do. False if that has become impossible.
+    fn look(&mut self, events: &mut Events, timeout: Option<Duration>) -> bool {
+        match self.poll.poll(events, timeout) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => return true,
+            Err(error) => {
+                log::error!("testkit network {}: {error}", self.address);
+                return false;
+            }
+        }
+        for event in &*events {
+            let link = event.token().0.checked_sub(FIRST_LINK).map(|index| index / 2);
+            if let Some(link) = link.and_then(|id| self.links.get_mut(&id)) {
+                link.note(event);
+            }
+        }
+        true
     }
 
     fn accept_all(&mut self, now: Instant) -> io::Result<()> {
@@ -145,13 +151,17 @@ impl Proxy {
                     return Err(error);
                 }
             };
-            self.counts.accepted.lock().push(now);
             let id = self.next_link;
             self.next_link += 1;
             let first = FIRST_LINK + 2 * id;
             let tokens = (Token(first), Token(first + 1));
             match Link::accept(stream, &self.upstream, tokens, self.poll.registry(), now) {
-                Ok(link) => drop(self.links.insert(id, link)),
+                Ok(link) => {
+                    self.links.insert(id, link);
+                    let mut seen = self.counts.seen.lock();
+                    seen.accepted.push(now);
+                    seen.links += 1;
+                }
                 Err(error) => log::warn!("testkit network {}: {error}", self.address),
             }
         }
@@ -174,7 +184,7 @@ impl Proxy {
             Command::Throttle(rate) => self.faults.rate = rate,
             Command::CutAfter(bytes, direction) => self.faults.cut_after = Some((direction, bytes)),
             Command::Upstream(addresses) => self.upstream = addresses,
-            Command::Stop => {}
+            Command::Look | Command::Stop => {}
         }
         Ok(())
     }

@@ -157,7 +157,7 @@ fn half_open_swallows_for_good() {
     pass(&mut other, &mut other_served, "new links pass");
     assert_eq!(network.links(), 2);
     drop(client);
-    until("the closed link stops counting", || network.links() == 1);
+    assert_eq!(network.links(), 1, "a closed link still counts");
     expect_silence(&mut served);
     network.reset();
     expect_reset(&mut served);
@@ -188,7 +188,7 @@ fn freeze_holds_and_thaw_delivers() {
     served.write_all(b"too").unwrap();
     let mut late = connect(&network);
     late.write_all(b"late").unwrap();
-    until("it is accepted", || network.accepted() == 2);
+    assert_eq!(network.accepted(), 2);
     expect_silence(&mut served);
     expect_silence(&mut client);
     listener.set_nonblocking(true).unwrap();
@@ -210,7 +210,7 @@ fn what_was_reset_in_a_freeze_is_not_delivered() {
     network.freeze();
     client.write_all(b"old bytes").unwrap();
     reset(client);
-    until("the reset is seen", || network.links() == 0);
+    assert_eq!(network.links(), 0);
     expect_silence(&mut served);
     network.thaw();
     expect_reset(&mut served);
@@ -385,11 +385,28 @@ fn dropping_closes_everything() {
 }
 
 #[test]
+fn counts_are_exact() {
+    let (listener, network) = server();
+    for count in 1..=200 {
+        let (mut client, mut served) = link(&listener, &network);
+        assert_eq!((network.accepted(), network.links()), (count, 1));
+        pass(&mut client, &mut served, "abc");
+        assert_eq!(network.forwarded(Direction::ToServer), 3 * count);
+        if count % 2 == 0 {
+            reset(client)
+        } else {
+            drop(client)
+        }
+        assert_eq!(network.links(), 0);
+    }
+}
+
+#[test]
 fn tells_when_clients_connected() {
     let (_listener, network) = server();
     let start = Instant::now();
     let _clients: Vec<_> = (0..3).map(|_| connect(&network)).collect();
-    until("all are accepted", || network.accepted() == 3);
+    assert_eq!(network.accepted(), 3);
     let times = network.connect_times();
     assert!(times.len() == 3 && times.is_sorted() && times.iter().all(|&at| at >= start));
     assert_eq!(network.links(), 3);
