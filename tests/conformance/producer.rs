@@ -116,7 +116,7 @@ fn bad_options_are_all_named_at_once() {
     }
     let client = client();
     let error = client
-        .producer("persistent://a/b/c/d/e")
+        .producer("persistent://a")
         .name("")
         .send_timeout(Some(Duration::ZERO))
         .max_pending(Some(0))
@@ -125,7 +125,7 @@ fn bad_options_are_all_named_at_once() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     let text = error.to_string();
-    for part in ["persistent://a/b/c/d/e", "name", "send_timeout", "max_pending", "batch_max_messages"] {
+    for part in ["persistent://a", "name", "send_timeout", "max_pending", "batch_max_messages"] {
         assert!(text.contains(part), "{text}");
     }
     let error = client.consumer("t", " ").receiver_queue(0).subscribe().unwrap_err();
