@@ -32,7 +32,13 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(id: LaneId, index: usize, topic: &TopicName, permits: Arc<Permits<Outgoing>>, callbacks: CallbackLane) -> Self {
+    pub(super) fn new(
+        id: LaneId,
+        index: usize,
+        topic: &TopicName,
+        permits: Arc<Permits<Outgoing>>,
+        callbacks: CallbackLane,
+    ) -> Self {
         Self {
             id,
             index,
