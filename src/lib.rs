@@ -9,6 +9,9 @@ mod threads;
 #[cfg(feature = "pulsar")]
 pub mod pulsar;
 
+#[cfg(feature = "testkit")]
+pub mod testkit;
+
 pub use error::{Delivery, Error, ErrorKind, Recovery, SendError};
 pub use pending::Pending;
 pub use threads::{Threads, ThreadsBuilder};
