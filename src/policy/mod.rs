@@ -1,0 +1,11 @@
+//! Decisions that both systems share. Pure: no clock, thread, socket, channel or lock.
+
+pub(crate) mod admission;
+pub(crate) mod backoff;
+pub(crate) mod budget;
+pub(crate) mod deadline;
+pub(crate) mod keepalive;
+pub(crate) mod limits;
+pub(crate) mod now;
+pub(crate) mod progress;
+pub(crate) mod rng;

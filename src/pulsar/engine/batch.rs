@@ -1,0 +1,165 @@
+//! Turning a lane's queue into frames: what goes together, when, and the frame itself.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::event::{Batching, Outcome, Outgoing};
+use super::lane::{Flight, Lane, too_large};
+use crate::error::{Delivery, Error, ErrorKind};
+use crate::policy::admission::Admitted;
+use crate::policy::now::Now;
+use crate::pulsar::wire::compress::CompressError;
+use crate::pulsar::wire::payload::{BatchWriter, Content, SendHeader, encode_single_send};
+
+/// When a lane's queue has something to send.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    Now,
+    At(Instant),
+    Empty,
+}
+
+/// Room for the entry's own metadata beside a batch's messages.
+const METADATA_ROOM: usize = 512;
+
+/// The bytes that a message takes in a batch, at most.
+pub(super) fn size_of(content: &Content) -> usize {
+    BatchWriter::single_size(content)
+}
+
+/// Whether a message cannot share a batch: delayed delivery is decided per entry, and large ones gain nothing.
+pub(super) fn goes_alone(content: &Content, size: usize, batching: Option<Batching>) -> bool {
+    let delayed = content.extras.as_ref().is_some_and(|extras| extras.deliver_at.is_some());
+    delayed || batching.is_none_or(|batching| size > batching.max_bytes)
+}
+
+impl Lane {
+    /// Takes admitted messages.
+    pub(super) fn push(&mut self, messages: Vec<Admitted<Outgoing>>) {
+        for message in messages {
+            let size = size_of(&message.item.content);
+            self.queue_bytes += size;
+            if goes_alone(&message.item.content, size, self.spec.batching) {
+                self.lone += 1;
+            }
+            if message.item.urgent {
+                self.flush_through = message.ticket.place;
+            }
+            self.queue.push_back(message);
+        }
+    }
+
+    /// Lets everything admitted so far go without waiting for more.
+    pub(super) fn flush(&mut self) {
+        if let Some(last) = self.queue.back() {
+            self.flush_through = last.ticket.place;
+        }
+    }
+
+    pub(super) fn readiness(&self, now: Instant) -> Readiness {
+        let Some(front) = self.queue.front() else { return Readiness::Empty };
+        let Some(batching) = self.spec.batching else { return Readiness::Now };
+        let full = self.queue.len() >= batching.max_messages || self.queue_bytes >= batching.max_bytes;
+        let at = front.ticket.called_at + batching.max_delay;
+        if full || self.lone > 0 || front.ticket.place <= self.flush_through || at <= now {
+            return Readiness::Now;
+        }
+        Readiness::At(at)
+    }
+
+    /// Encodes the next message or batch of the queue. A frame that is too large for the broker, or that its codec
+    /// refuses, becomes a flight that has its result already, so that results stay in order.
+    pub(super) fn freeze(&mut self, now: Now, writer: &mut BatchWriter) -> bool {
+        let count = self.gather();
+        if count == 0 {
+            return false;
+        }
+        let encoded = match self.encode(now, count, writer) {
+            // A batch may be larger than expected next to a small limit; its messages may still fit alone.
+            Ok((_, size)) if size > self.limit && count > 1 => return self.freeze_first(now, writer),
+            other => other,
+        };
+        self.fly(now, count, encoded);
+        true
+    }
+
+    fn freeze_first(&mut self, now: Now, writer: &mut BatchWriter) -> bool {
+        let encoded = self.encode(now, 1, writer);
+        self.fly(now, 1, encoded);
+        true
+    }
+
+    /// How many messages of the front go into the next frame.
+    fn gather(&self) -> usize {
+        let Some(batching) = self.spec.batching else { return self.queue.len().min(1) };
+        let max_bytes = batching.max_bytes.min(self.limit.saturating_sub(METADATA_ROOM));
+        let (mut count, mut bytes) = (0, 0);
+        for message in self.queue.iter().take(batching.max_messages) {
+            let size = size_of(&message.item.content);
+            let alone = goes_alone(&message.item.content, size, self.spec.batching);
+            if count > 0 && (alone || bytes + size > max_bytes) {
+                break;
+            }
+            count += 1;
+            bytes += size;
+            if alone {
+                break;
+            }
+        }
+        count
+    }
+
+    fn encode(&self, now: Now, count: usize, writer: &mut BatchWriter) -> Result<(Vec<u8>, usize), CompressError> {
+        let Some(first) = self.queue.front() else { return Ok((Vec::new(), 0)) };
+        let header = SendHeader {
+            producer_id: self.id.0,
+            producer_name: self.name.as_deref().unwrap_or_default(),
+            sequence_id: first.ticket.sequence_id,
+            publish_time_ms: now.unix_ms,
+        };
+        let mut frame;
+        let size = if count == 1 {
+            frame = Vec::with_capacity(size_of(&first.item.content) + METADATA_ROOM);
+            encode_single_send(&header, &first.item.content, self.spec.compression, &mut frame)?
+        } else {
+            writer.clear();
+            let mut highest = first.ticket.sequence_id;
+            for message in self.queue.iter().take(count) {
+                highest = message.ticket.sequence_id;
+                writer.push(highest, &message.item.content);
+            }
+            frame = Vec::with_capacity(writer.bytes() + METADATA_ROOM);
+            writer.finish(&header, highest, self.spec.compression, &mut frame)?
+        };
+        Ok((frame, size))
+    }
+
+    fn fly(&mut self, now: Now, count: usize, encoded: Result<(Vec<u8>, usize), CompressError>) {
+        let members = self.take_queue(count);
+        let (Some(first), Some(last)) = (members.first(), members.last()) else { return };
+        let (sequence_id, highest_sequence_id) = (first.sequence_id, last.sequence_id);
+        let (frame, size, outcome) = match encoded {
+            Ok((_, size)) if size > self.limit => {
+                (Vec::new(), 0, Some(Outcome::Failed(too_large(&self.topic, size, self.limit))))
+            }
+            Ok((frame, size)) => (frame, size, None),
+            Err(error) => {
+                let text = format!("compression of a message to {}: {error}", self.topic);
+                let error = Error::new(ErrorKind::Internal, text).with_delivery(Delivery::NotSent);
+                (Vec::new(), 0, Some(Outcome::Failed(error)))
+            }
+        };
+        self.flights.push_back(Flight {
+            sequence_id,
+            highest_sequence_id,
+            frame: Bytes::from(frame),
+            size,
+            count,
+            members,
+            attempts: 0,
+            handed_at: now.instant,
+            outcome,
+        });
+    }
+}

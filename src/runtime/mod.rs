@@ -1,0 +1,16 @@
+//! The only home of threads, clocks and blocking.
+
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
+pub(crate) mod budget;
+pub(crate) mod callback;
+pub(crate) mod clock;
+pub(crate) mod deadlines;
+pub(crate) mod gate;
+pub(crate) mod inbox;
+pub(crate) mod lookup;
+pub(crate) mod permits;
+pub(crate) mod supervisor;
+pub(crate) mod sweeper;
+pub(crate) mod sync;
+pub(crate) mod thread;
