@@ -32,7 +32,7 @@ pub struct Load {
     producer: Producer,
     topic: String,
     stop: Arc<AtomicBool>,
-    sender: JoinHandle<u64>,
+    sender: Option<JoinHandle<u64>>,
     answers: Arc<Answers>,
 }
 
@@ -70,7 +70,7 @@ impl Load {
                 number
             })
         };
-        Self { client, producer, topic, stop, sender, answers }
+        Self { client, producer, topic, stop, sender: Some(sender), answers }
     }
 
     pub fn run_for(&self, time: Duration) {
@@ -89,9 +89,10 @@ impl Load {
     }
 
     /// Stops sending, closes, reads the topic to its end, and compares.
-    pub fn finish(self) -> Tally {
+    pub fn finish(mut self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
-        let accepted = self.sender.join().unwrap() as usize;
+        let sender = self.sender.take().expect("finished once");
+        let accepted = sender.join().unwrap() as usize;
         self.producer.close().unwrap();
         let mut tally = Tally { accepted, longest_overdue: self.client.stats().longest_overdue, ..Tally::default() };
         let answers = self.answers.all.lock().unwrap().clone();

@@ -149,7 +149,7 @@ fn freed_memory_goes_to_the_producers_that_wait_in_turn() {
     first.admit(0, 0, 10, None, false).unwrap();
     second.admit(0, 0, 10, None, false).unwrap();
     thread::scope(|scope| {
-        let mut spawn = |permits: &Arc<Permits<i32>>, item| {
+        let spawn = |permits: &Arc<Permits<i32>>, item| {
             let (permits, waiting) = (Arc::clone(permits), permits.stats().waiting);
             let watched = Arc::clone(&permits);
             scope.spawn(move || permits.admit(0, item, 20, None, true).unwrap());
@@ -203,13 +203,13 @@ fn under_stress_every_call_ends_and_everything_comes_back() {
                 let mut batch = Vec::new();
                 let mut places = [0, 0];
                 while senders.load(Ordering::Acquire) > 0 || !producer.is_idle() {
-                    for lane in 0..2 {
+                    for (lane, place) in places.iter_mut().enumerate() {
                         producer.take(lane, &mut batch);
                         for admitted in batch.drain(..) {
-                            places[lane] += 1;
-                            assert_eq!(admitted.ticket.place, places[lane]);
+                            *place += 1;
+                            assert_eq!(admitted.ticket.place, *place);
                             taken.fetch_add(1, Ordering::Relaxed);
-                            producer.fixed(lane, places[lane], None);
+                            producer.fixed(lane, *place, None);
                             producer.returned(lane, 1, admitted.ticket.charge);
                         }
                     }
