@@ -59,5 +59,7 @@ pub use threads::{Threads, ThreadsBuilder};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod __bench {
+    #[cfg(feature = "pulsar")]
+    pub use crate::pulsar::wire::bench::{Batches, read_batch, read_receipts, receipt};
     pub use crate::runtime::bench::{Sends, Taken};
 }
