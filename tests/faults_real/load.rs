@@ -11,6 +11,9 @@ use threadmq::{Delivery, ErrorKind};
 
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// What a callback was told.
+type Fate = Result<(), (ErrorKind, Delivery)>;
+
 #[derive(Debug, Default)]
 pub struct Tally {
     pub accepted: usize,
@@ -39,7 +42,7 @@ pub struct Load {
 #[derive(Default)]
 struct Answers {
     /// In the order in which callbacks ran: the number, its result.
-    all: Mutex<Vec<(u64, Result<(), (ErrorKind, Delivery)>)>>,
+    all: Mutex<Vec<(u64, Fate)>>,
     last_ok: AtomicU64,
 }
 
@@ -125,7 +128,7 @@ impl Load {
     }
 
     /// All numbers in the topic, in stored order.
-    fn read_back(&self, answers: &BTreeMap<u64, Result<(), (ErrorKind, Delivery)>>) -> Vec<u64> {
+    fn read_back(&self, answers: &BTreeMap<u64, Fate>) -> Vec<u64> {
         let consumer =
             self.client.consumer(&self.topic, "tally").initial_position(InitialPosition::Earliest).subscribe().unwrap();
         let last_ok = answers.iter().rev().find(|(_, result)| result.is_ok()).map(|(number, _)| *number);
