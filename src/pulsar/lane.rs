@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::engine::event::{LaneId, Member, Outcome, Outgoing, Reply, SendReceipt, Settle};
 use super::message_id::MessageId;
+use super::topic::TopicName;
 use crate::error::Error;
 use crate::policy::admission::Admitted;
 use crate::runtime::callback::{CallbackLane, CallbackWork};
@@ -15,6 +16,8 @@ pub(super) struct Lane {
     pub id: LaneId,
     /// Its index in the producer's permits.
     pub index: usize,
+    /// The partition that it is, -1 for a topic without; brokers leave it out of receipts.
+    partition: i32,
     pub permits: Arc<Permits<Outgoing>>,
     callbacks: CallbackLane,
     /// Works with callbacks that have not all returned: while there are any, permits of messages without a
@@ -29,10 +32,17 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(id: LaneId, index: usize, permits: Arc<Permits<Outgoing>>, callbacks: CallbackLane) -> Self {
+    pub(super) fn new(
+        id: LaneId,
+        index: usize,
+        topic: &TopicName,
+        permits: Arc<Permits<Outgoing>>,
+        callbacks: CallbackLane,
+    ) -> Self {
         Self {
             id,
             index,
+            partition: partition_number(topic),
             permits,
             callbacks,
             running: Arc::new(AtomicUsize::new(0)),
@@ -64,6 +74,7 @@ impl Lane {
         let mut work = Receipts {
             permits: Arc::clone(&self.permits),
             lane: self.index,
+            partition: self.partition,
             running: Arc::clone(&self.running),
             members: Vec::new().into_iter(),
             next: 0,
@@ -71,34 +82,37 @@ impl Lane {
             ran: 0,
             charge: 0,
         };
+        let mut members = members;
         let mut callbacks = 0;
-        let mut answered = Vec::with_capacity(members.len());
-        for (index, mut member) in members.into_iter().enumerate() {
-            match std::mem::replace(&mut member.reply, Reply::Answered) {
-                Reply::Completion(completion) => completion.settle(work.result(index, member.sequence_id)),
-                reply => {
-                    callbacks += usize::from(matches!(reply, Reply::Callback(_)));
-                    member.reply = reply;
-                }
+        for (index, member) in members.iter_mut().enumerate() {
+            if let Reply::Callback(_) = member.reply {
+                callbacks += 1;
+            } else if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
+                completion.settle(work.result(index, member.sequence_id));
             }
-            answered.push(member);
         }
         self.permits.fixed(self.index, through, failure);
         if callbacks == 0 && self.running.load(Ordering::Acquire) == 0 {
-            let charge = answered.iter().map(|member| member.charge).sum();
-            self.permits.returned(self.index, answered.len(), charge);
+            let charge = members.iter().map(|member| member.charge).sum();
+            self.permits.returned(self.index, members.len(), charge);
             return;
         }
         self.running.fetch_add(1, Ordering::AcqRel);
-        work.members = answered.into_iter();
+        work.members = members.into_iter();
         self.callbacks.push(Box::new(work));
     }
+}
+
+/// The protocol's number of a topic's partition: -1 for none.
+pub(super) fn partition_number(topic: &TopicName) -> i32 {
+    topic.partition_index().and_then(|index| i32::try_from(index).ok()).unwrap_or(-1)
 }
 
 /// The callbacks of some neighbouring messages with one outcome.
 struct Receipts {
     permits: Arc<Permits<Outgoing>>,
     lane: usize,
+    partition: i32,
     running: Arc<AtomicUsize>,
     members: std::vec::IntoIter<Member>,
     /// Index of the next member among those that the outcome is about.
@@ -114,7 +128,7 @@ impl Receipts {
         match &self.outcome {
             Outcome::Failed(error) => Err(error.clone()),
             Outcome::Stored { message_id, attempts, first_index, batch_size } => {
-                let id = MessageId::new(message_id.ledger as i64, message_id.entry as i64, message_id.partition);
+                let id = MessageId::new(message_id.ledger as i64, message_id.entry as i64, self.partition);
                 let id = match batch_size {
                     Some(size) => id.in_batch((first_index + index) as i32, *size as i32),
                     None => id,

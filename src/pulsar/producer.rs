@@ -439,7 +439,10 @@ impl ProducerBuilder {
         let lanes: Vec<Arc<Lane>> = ids
             .iter()
             .enumerate()
-            .map(|(index, id)| Arc::new(Lane::new(*id, index, Arc::clone(&permits), client.threads.callbacks().lane())))
+            .zip(&partitions)
+            .map(|((index, id), topic)| {
+                Arc::new(Lane::new(*id, index, topic, Arc::clone(&permits), client.threads.callbacks().lane()))
+            })
             .collect();
         let batching = self.batching.then_some(Batching {
             max_messages: self.batch_messages,

@@ -156,6 +156,7 @@ impl Engine {
         self.arm_lane(id);
         if detached && was_idle {
             // Until now no send waited, so pauses may be longer than they are under sends.
+            self.shorten_rest(now, Owner::Lane(id));
             self.hurry(now, false);
         }
         self.schedule_lane(now, id);
