@@ -107,7 +107,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 
 /// A time span given as a plain number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let number: f64 =
+        text.strip_suffix('s').unwrap_or(text).parse().map_err(|_| "not a number of seconds".to_owned())?;
     match Duration::try_from_secs_f64(number) {
         Ok(span) if !span.is_zero() && number <= 365.0 * 86_400.0 => Ok(span),
         _ => Err("more than zero, at most a year".to_owned()),

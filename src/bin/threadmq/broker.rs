@@ -25,6 +25,9 @@ pub struct Args {
     /// Drop messages that a producer repeats, by their sequence ids
     #[arg(long)]
     deduplication: bool,
+    /// Count messages and throw them away: for measuring what a client can send
+    #[arg(long)]
+    discard: bool,
     /// Print one JSON object on standard output at the end, and nothing else there
     #[arg(long)]
     json: bool,
@@ -42,4 +45,31 @@ pub fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
         Command::Pulsar(args) => pulsar(&args),
     }
+}
+
+fn pulsar(args: &Args) -> Result<Outcome, Failure> {
+    let broker = Broker::builder().port(args.port).deduplication(args.deduplication).discard(args.discard);
+    let broker = broker.start().map_err(|error| Failure::of(&format!("--port {}", args.port), &error))?;
+    for (topic, number) in &args.partitions {
+        broker.create_partitioned_topic(topic, *number);
+    }
+    if args.json {
+        // Standard output is for the one object at the end.
+        eprintln!("{}", broker.service_url());
+    } else {
+        print(format_args!("{}\nan embedded Pulsar broker; Ctrl-C ends it\n", broker.service_url()));
+    }
+    interrupt::sleep_until(None);
+    let (sends, messages, connections) = (broker.sends(), broker.received(), broker.accepted());
+    let object = Object::new()
+        .with("url", broker.service_url())
+        .with("connections", connections)
+        .with("sends", sends)
+        .with("messages", messages);
+    let text = table(&[
+        ("connections", grouped(connections)),
+        ("received", format!("{} messages in {} sends", grouped(messages), grouped(sends))),
+    ]);
+    print_result(args.json, &object, &text);
+    Ok(Outcome::Good)
 }

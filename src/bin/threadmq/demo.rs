@@ -52,6 +52,7 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
         count: None,
         span: LENGTH,
         read_back: true,
+        patience: Duration::from_secs(30),
         close_at_once: false,
     };
     let watch = Watch::new(None);

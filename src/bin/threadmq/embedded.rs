@@ -16,7 +16,7 @@ impl Embedded {
         let broker = Broker::start().map_err(|error| Failure::of("the embedded broker", &error))?;
         let network = Network::start(broker.address()).map_err(|error| Failure::of("the embedded network", &error))?;
         // Clients come back through the network after a look-up.
-        broker.advertise(network.url());
+        broker.advertise(&network.url());
         Ok(Self { network, _broker: broker })
     }
 

@@ -26,11 +26,7 @@ const REDRAW: Duration = Duration::from_millis(200);
 
 impl Progress {
     /// `read` gives the place, out of `total` if that is known, and a text beside it.
-    pub fn start(
-        total: Option<u64>,
-        elsewhere: Elsewhere,
-        read: impl Fn() -> (u64, String) + Send + 'static,
-    ) -> Self {
+    pub fn start(total: Option<u64>, elsewhere: Elsewhere, read: impl Fn() -> (u64, String) + Send + 'static) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| new_bar(total));
         let period = match (&bar, elsewhere) {
             (Some(_), _) => REDRAW,

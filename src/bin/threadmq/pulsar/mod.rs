@@ -65,9 +65,8 @@ pub fn subscribe(consumer: ConsumerBuilder, topic: &str, url: &str) -> Result<Co
 fn unreachable_at(what: &str, url: &str, error: &Error) -> Failure {
     let failure = Failure::of(what, error);
     match error.kind() {
-        ErrorKind::Timeout | ErrorKind::Transport => {
-            failure.advise(&format!("is a broker there? `threadmq broker pulsar` starts one for trials; --url is {url}"))
-        }
+        ErrorKind::Timeout | ErrorKind::Transport => failure
+            .advise(&format!("is a broker there? `threadmq broker pulsar` starts one for trials; --url is {url}")),
         _ => failure,
     }
 }

@@ -119,7 +119,8 @@ pub fn run(args: Args) -> Result<Outcome, Failure> {
         }
     } else {
         for _ in pacer {
-            let body = args.message.as_ref().map_or_else(|| vec![b'x'; args.send.size], |text| text.clone().into_bytes());
+            let body =
+                args.message.as_ref().map_or_else(|| vec![b'x'; args.send.size], |text| text.clone().into_bytes());
             send(&producer, body, args.key.as_deref(), &answers);
         }
     }

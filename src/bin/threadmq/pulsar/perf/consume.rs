@@ -59,12 +59,7 @@ fn measure(run: &Run<'_>, consumer: &Consumer) -> Result<Results, Failure> {
 }
 
 /// Receives and acknowledges so many, and gives how many came.
-fn take(
-    consumer: &Consumer,
-    count: Option<u64>,
-    until: Option<Instant>,
-    counters: &Counters,
-) -> Result<u64, Failure> {
+fn take(consumer: &Consumer, count: Option<u64>, until: Option<Instant>, counters: &Counters) -> Result<u64, Failure> {
     let (mut taken, mut idle_since) = (0, None::<Instant>);
     while count.is_none_or(|count| taken < count) && !interrupt::stopped() {
         match consumer.receive_timeout(Duration::from_millis(100)).map_err(|error| Failure::of("receive", &error))? {

@@ -200,10 +200,16 @@ fn print_results(run: &Run<'_>, results: &Results) {
         ("messages", format!("{} in {seconds:.3} s", grouped(*messages))),
         ("throughput", format!("{} messages/s, {mb_per_second:.1} MB/s", grouped(per_second as u64))),
         ("processor", cpu.map_or("-".to_owned(), |cpu| format!("{cpu:.3} µs a message, user and system"))),
-        ("latency", format!(
-            "p50 {}, p99 {}, p99.9 {}, max {}",
-            micros(quantile(0.5)), micros(quantile(0.99)), micros(quantile(0.999)), micros(max)
-        )),
+        (
+            "latency",
+            format!(
+                "p50 {}, p99 {}, p99.9 {}, max {}",
+                micros(quantile(0.5)),
+                micros(quantile(0.99)),
+                micros(quantile(0.999)),
+                micros(max)
+            ),
+        ),
         ("peak memory", memory.map_or("-".to_owned(), |mib| format!("{mib:.1} MiB"))),
         ("errors", grouped(*errors)),
     ]);

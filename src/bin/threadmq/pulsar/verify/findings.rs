@@ -140,28 +140,44 @@ impl Findings {
             ("unanswered", mark(self.unanswered)),
             ("answered twice", mark(self.answered_twice)),
             ("fixed too late", mark(self.late)),
-            ("longest answer", format!(
-                "{}; past its timeout by {}, by our own clock {}",
-                ms(self.max_answer), ms(self.longest_overdue), ms(self.longest_own_overdue)
-            )),
-            ("longest lag", format!("{} of callbacks, {} of the loop", ms(self.max_callback_lag), ms(self.max_loop_lag))),
+            (
+                "longest answer",
+                format!(
+                    "{}; past its timeout by {}, by our own clock {}",
+                    ms(self.max_answer),
+                    ms(self.longest_overdue),
+                    ms(self.longest_own_overdue)
+                ),
+            ),
+            (
+                "longest lag",
+                format!("{} of callbacks, {} of the loop", ms(self.max_callback_lag), ms(self.max_loop_lag)),
+            ),
             ("longest call", ms(self.longest_call)),
         ];
         if self.read_back {
             rows.push(("acknowledged, lost", mark(self.lost_acknowledged)));
             rows.push(("out of order", mark(self.order_violations)));
-            rows.push(("duplicates", format!(
-                "{} stored twice, {} stored although not acknowledged (both may be)",
-                grouped(self.duplicates), grouped(self.stored_although_failed)
-            )));
-            rows.push(("also read", format!(
-                "{} delivered again, {} of others", grouped(self.redelivered), grouped(self.foreign)
-            )));
+            rows.push((
+                "duplicates",
+                format!(
+                    "{} stored twice, {} stored although not acknowledged (both may be)",
+                    grouped(self.duplicates),
+                    grouped(self.stored_although_failed)
+                ),
+            ));
+            rows.push((
+                "also read",
+                format!("{} delivered again, {} of others", grouped(self.redelivered), grouped(self.foreign)),
+            ));
         }
-        rows.push(("recoveries", match self.recovery {
-            Some(recovery) => format!("{}; longest from call to next success {}", self.recoveries, ms(recovery)),
-            None => self.recoveries.to_string(),
-        }));
+        rows.push((
+            "recoveries",
+            match self.recovery {
+                Some(recovery) => format!("{}; longest from call to next success {}", self.recoveries, ms(recovery)),
+                None => self.recoveries.to_string(),
+            },
+        ));
         for (kind, (count, first)) in &self.errors {
             rows.push(("error", format!("{} {kind}: {first}", grouped(*count))));
         }

@@ -19,7 +19,9 @@ pub struct Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// Stored, after so many attempts.
-    Stored { attempts: u32 },
+    Stored {
+        attempts: u32,
+    },
     TimedOut,
     Failed,
 }

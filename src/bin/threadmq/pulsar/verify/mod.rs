@@ -71,6 +71,9 @@ pub struct Args {
     /// Write each call, answer and mark as a line into this file, and watch for answers 10 s past the close
     #[arg(long, value_name = "FILE")]
     events: Option<PathBuf>,
+    /// Give up reading when nothing has come for so long while acknowledged messages are missing
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    patience: Duration,
     /// Do not read the topic back: losses and order are then not checked
     #[arg(long)]
     no_read_back: bool,
@@ -105,6 +108,7 @@ impl Args {
             count: self.count,
             span: self.seconds,
             read_back: !self.no_read_back,
+            patience: self.patience,
             close_at_once: self.close_at_once,
         }
     }

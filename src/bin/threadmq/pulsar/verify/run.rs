@@ -34,6 +34,8 @@ pub struct Plan {
     pub count: Option<u64>,
     pub span: Duration,
     pub read_back: bool,
+    /// Reading is given up if nothing comes for so long while acknowledged messages are missing.
+    pub patience: Duration,
     /// Close right after the last send instead of waiting for the answers.
     pub close_at_once: bool,
 }
@@ -49,8 +51,6 @@ pub struct Watch {
 const GRACE: Duration = Duration::from_secs(10);
 /// The topic's end: all acknowledged messages are read, and nothing has come for so long.
 const QUIET: Duration = Duration::from_secs(1);
-/// Reading is given up if nothing comes for so long while acknowledged messages are missing.
-const NO_PROGRESS: Duration = Duration::from_secs(60);
 /// How long callbacks are watched for after the close, when events are logged.
 const AFTERMATH: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
@@ -124,7 +124,7 @@ impl Plan {
             let outcome = self.send_and_wait(&client, &topic, &name, watch, faults, announce);
             if outcome.is_ok() && consumer.is_some() {
                 announce("reading the topic to its end");
-                wait_read(watch);
+                wait_read(watch, self.patience);
             }
             stop_reading.store(true, Ordering::Release);
             outcome
@@ -216,7 +216,7 @@ fn wait_answers(watch: &Watch, limit: Duration) {
 }
 
 /// Waits for the end of the topic.
-fn wait_read(watch: &Watch) {
+fn wait_read(watch: &Watch, patience: Duration) {
     let mut missing: Vec<u64> = watch.ledger().acknowledged().collect();
     let mut since = Instant::now();
     loop {
@@ -224,7 +224,7 @@ fn wait_read(watch: &Watch) {
             let read = watch.read();
             missing.retain(|number| !read.has(*number));
             since = since.max(read.last_arrival);
-            let wait = if missing.is_empty() { QUIET } else { NO_PROGRESS };
+            let wait = if missing.is_empty() { QUIET } else { patience };
             if since.elapsed() >= wait || read.ended.is_some() {
                 return;
             }
