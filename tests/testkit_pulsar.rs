@@ -1,4 +1,5 @@
 //! The embedded broker and the real client together: each test is a scenario that the broker plays.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // a test fails by panicking
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
