@@ -12,6 +12,11 @@ pub(crate) use write::{BatchWriter, SendHeader, encode_single_send};
 
 pub(crate) use super::compress::decompress;
 
+/// Before the broker's own metadata.
+const BROKER_ENTRY_MAGIC: [u8; 2] = [0x0e, 0x02];
+/// Before the checksum.
+const CHECKSUM_MAGIC: [u8; 2] = [0x0e, 0x01];
+
 /// What an outgoing message holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Content {
@@ -32,6 +37,16 @@ pub(crate) struct Extras {
     pub(crate) deliver_at: Option<i64>,
     /// "No value", which is not the same as an empty one.
     pub(crate) null_value: bool,
+}
+
+impl Content {
+    /// The bytes that travel: none if there is no value.
+    fn body(&self) -> &[u8] {
+        match &self.extras {
+            Some(extras) if extras.null_value => &[],
+            _ => &self.payload,
+        }
+    }
 }
 
 /// A partition key. Keys of bytes travel in base64.

@@ -1,7 +1,21 @@
 //! Writes whole SEND frames.
 
-use super::Content;
-use crate::pulsar::wire::compress::{CompressError, Compression};
+use super::{CHECKSUM_MAGIC, Content, Extras, Key, base64};
+use crate::pulsar::wire::command::{begin, end_command, end_frame, put_send};
+use crate::pulsar::wire::compress::{CompressError, Compression, compress};
+use crate::pulsar::wire::field::{
+    put_bool, put_bytes, put_bytes_header, put_i32, put_message, put_u64, reserve_word, set_length, set_word,
+};
+use crate::pulsar::wire::frame::WORD;
+
+/// The most that metadata without the user's parts takes, and a command: for one reservation instead of many.
+const HEADER_ROOM: usize = 192;
+
+/// The most that SingleMessageMetadata takes with its size word, but without the user's parts.
+const SINGLE_ROOM: usize = WORD + 6 + 11;
+
+/// Sizes on the wire are signed 32-bit numbers; the limit of every broker is far below.
+const MAX_BODY: usize = i32::MAX as usize - 64 * 1024;
 
 /// What a SEND states about its entry.
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +35,22 @@ pub(crate) fn encode_single_send(
     compression: Compression,
     out: &mut Vec<u8>,
 ) -> Result<usize, CompressError> {
-    todo!("{header:?} {content:?} {compression:?} {out:?}")
+    let frame = Frame { header, num_messages: 1, highest_sequence_id: None, body: content.body(), compression };
+    frame.write(out, |out| {
+        if let Some(extras) = content.extras.as_deref() {
+            put_properties(out, 4, &extras.properties);
+            put_keys(out, extras, KeyFields { key: 6, is_base64: 17, ordering_key: 18 });
+            if let Some(time) = extras.event_time {
+                put_u64(out, 12, time);
+            }
+            if let Some(time) = extras.deliver_at {
+                put_u64(out, 19, time as u64);
+            }
+            if extras.null_value {
+                put_bool(out, 25, true);
+            }
+        }
+    })
 }
 
 /// Collects the messages of a batch and writes its frame. Made once and used again.
@@ -29,6 +58,8 @@ pub(crate) fn encode_single_send(
 pub(crate) struct BatchWriter {
     body: Vec<u8>,
     count: i32,
+    /// Key and ordering key of the first message, as fields of the entry's metadata.
+    keys: Vec<u8>,
 }
 
 impl BatchWriter {
@@ -38,7 +69,28 @@ impl BatchWriter {
 
     /// Adds a message. Its `deliver_at` is not written: such a message must travel alone.
     pub(crate) fn push(&mut self, sequence_id: u64, content: &Content) {
-        todo!("{sequence_id} {content:?}")
+        let payload = content.body();
+        let out = &mut self.body;
+        out.reserve(SINGLE_ROOM + payload.len());
+        let size = reserve_word(out);
+        if let Some(extras) = content.extras.as_deref() {
+            put_properties(out, 1, &extras.properties);
+            put_keys(out, extras, KeyFields { key: 2, is_base64: 6, ordering_key: 7 });
+            if let Some(time) = extras.event_time {
+                put_u64(out, 5, time);
+            }
+            if extras.null_value {
+                put_bool(out, 9, true);
+            }
+            if self.count == 0 {
+                put_keys(&mut self.keys, extras, KeyFields { key: 6, is_base64: 17, ordering_key: 18 });
+            }
+        }
+        put_i32(out, 3, i32::try_from(payload.len()).unwrap_or(i32::MAX));
+        put_u64(out, 8, sequence_id);
+        set_length(out, size);
+        out.extend_from_slice(payload);
+        self.count = self.count.saturating_add(1);
     }
 
     /// Messages so far.
@@ -57,7 +109,19 @@ impl BatchWriter {
 
     /// The most that [`push`](Self::push) of this message adds to [`bytes`](Self::bytes).
     pub(crate) fn single_size(content: &Content) -> usize {
-        todo!("{content:?}")
+        let mut size = SINGLE_ROOM + content.body().len();
+        if let Some(extras) = content.extras.as_deref() {
+            // Two more lengths a property, each with tag, and the pair's own.
+            size += extras.properties.iter().map(|(key, value)| 18 + key.len() + value.len()).sum::<usize>();
+            size += match &extras.key {
+                Some(Key::Text(text)) => 6 + text.len(),
+                Some(Key::Bytes(bytes)) => 8 + base64::encoded_len(bytes.len()),
+                None => 0,
+            };
+            size += extras.ordering_key.as_ref().map_or(0, |key| 6 + key.len());
+            size += 11 + 2;
+        }
+        size
     }
 
     /// Appends the frame and starts afresh, also after an error; then `out` is as it was. Returns the size that
@@ -69,12 +133,120 @@ impl BatchWriter {
         compression: Compression,
         out: &mut Vec<u8>,
     ) -> Result<usize, CompressError> {
-        todo!("{header:?} {highest_sequence_id} {compression:?} {out:?}")
+        let frame = Frame {
+            header,
+            num_messages: self.count,
+            highest_sequence_id: Some(highest_sequence_id),
+            body: &self.body,
+            compression,
+        };
+        let written = frame.write(out, |out| {
+            out.extend_from_slice(&self.keys);
+            put_i32(out, 11, self.count);
+            put_u64(out, 24, highest_sequence_id);
+        });
+        self.clear();
+        written
     }
 
     /// Forgets the messages.
     pub(crate) fn clear(&mut self) {
         self.body.clear();
+        self.keys.clear();
         self.count = 0;
+    }
+}
+
+/// A SEND frame but for the part of the metadata that differs between a message and a batch.
+struct Frame<'a> {
+    header: &'a SendHeader<'a>,
+    num_messages: i32,
+    highest_sequence_id: Option<u64>,
+    body: &'a [u8],
+    compression: Compression,
+}
+
+impl Frame<'_> {
+    fn write(&self, out: &mut Vec<u8>, metadata: impl FnOnce(&mut Vec<u8>)) -> Result<usize, CompressError> {
+        if self.body.len() > MAX_BODY {
+            return Err(CompressError::TooLarge);
+        }
+        let start = out.len();
+        let written = self.write_all(out, start, metadata);
+        if written.is_err() {
+            out.truncate(start);
+        }
+        written
+    }
+
+    fn write_all(
+        &self,
+        out: &mut Vec<u8>,
+        start: usize,
+        metadata: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<usize, CompressError> {
+        let header = self.header;
+        // Nothing to gain on nothing, and an empty body then needs no care on the other side.
+        let compression = if self.body.is_empty() { Compression::None } else { self.compression };
+        let body_room = if compression == Compression::None { self.body.len() } else { 0 };
+        out.reserve(HEADER_ROOM + header.producer_name.len() + body_room);
+
+        begin(out);
+        put_send(out, header.producer_id, header.sequence_id, self.num_messages, self.highest_sequence_id, false);
+        end_command(out, start);
+
+        out.extend_from_slice(&CHECKSUM_MAGIC);
+        let checksum = reserve_word(out);
+        let size = reserve_word(out);
+        put_bytes(out, 1, header.producer_name.as_bytes());
+        put_u64(out, 2, header.sequence_id);
+        put_u64(out, 3, header.publish_time_ms);
+        if compression != Compression::None {
+            put_i32(out, 8, compression.number());
+        }
+        put_u64(out, 9, self.body.len() as u64);
+        metadata(out);
+        set_length(out, size);
+        compress(compression, self.body, out)?;
+
+        let counted = out.len() - size - WORD;
+        if counted > MAX_BODY {
+            return Err(CompressError::TooLarge);
+        }
+        let sum = crc32c::crc32c(out.get(size..).unwrap_or_default());
+        set_word(out, checksum, sum);
+        end_frame(out, start);
+        Ok(counted)
+    }
+}
+
+/// The numbers of the key fields, which differ between an entry and a message in a batch.
+struct KeyFields {
+    key: u32,
+    is_base64: u32,
+    ordering_key: u32,
+}
+
+fn put_keys(out: &mut Vec<u8>, extras: &Extras, fields: KeyFields) {
+    match &extras.key {
+        Some(Key::Text(text)) => put_bytes(out, fields.key, text.as_bytes()),
+        Some(Key::Bytes(bytes)) => {
+            put_bytes_header(out, fields.key, base64::encoded_len(bytes.len()));
+            base64::encode(bytes, out);
+            put_bool(out, fields.is_base64, true);
+        }
+        None => {}
+    }
+    if let Some(key) = &extras.ordering_key {
+        put_bytes(out, fields.ordering_key, key);
+    }
+}
+
+fn put_properties(out: &mut Vec<u8>, number: u32, properties: &[(String, String)]) {
+    for (key, value) in properties {
+        put_message(out, number, |out| {
+            put_bytes(out, 1, key.as_bytes());
+            put_bytes(out, 2, value.as_bytes());
+        });
     }
 }
