@@ -203,37 +203,54 @@ impl StdError for Error {
     }
 }
 
-/// A message that was not accepted, and why. The message is given back whole, to be sent again or kept.
+/// A send that failed, and why; with the message if it was not accepted.
 ///
-/// Raised at admission only: once a message is accepted, its fate comes as an [`Error`] alone.
+/// A message that is refused at admission is given back whole, to be sent again or kept, and its callback never
+/// runs. Once a message is accepted its fate is told by an [`Error`] alone, and `message` is `None`.
 pub struct SendError<M> {
     error: Error,
-    message: Box<M>,
+    message: Option<Box<M>>,
 }
 
 impl<M> SendError<M> {
+    /// Refused at admission: the message goes back.
     pub(crate) fn new(error: Error, message: M) -> Self {
-        Self { error, message: Box::new(message) }
+        Self { error, message: Some(Box::new(message)) }
     }
 
-    /// Why the message was not accepted.
+    /// Failed after it was accepted.
+    pub(crate) fn accepted(error: Error) -> Self {
+        Self { error, message: None }
+    }
+
+    /// The same with the message turned into what the user gave.
+    pub(crate) fn map<N>(self, change: impl FnOnce(M) -> N) -> SendError<N> {
+        SendError { error: self.error, message: self.message.map(|message| Box::new(change(*message))) }
+    }
+
+    /// Why it failed.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// The message, unchanged.
-    pub fn message(&self) -> &M {
-        &self.message
+    /// The message, unchanged, if it was not accepted.
+    pub fn message(&self) -> Option<&M> {
+        self.message.as_deref()
     }
 
     /// Takes both apart.
-    pub fn into_parts(self) -> (Error, M) {
-        (self.error, *self.message)
+    pub fn into_parts(self) -> (Error, Option<M>) {
+        (self.error, self.message.map(|message| *message))
     }
 
     /// What kind of thing went wrong; the same as `error().kind()`.
     pub fn kind(&self) -> ErrorKind {
         self.error.kind()
+    }
+
+    /// Whether the broker may hold the message; the same as `error().delivery()`.
+    pub fn delivery(&self) -> Delivery {
+        self.error.delivery()
     }
 }
 

@@ -152,3 +152,89 @@ impl ThreadsBuilder {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::runtime::callback::CallbackWork;
+    use crate::runtime::deadlines::DeadlineSink;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    struct Once<F>(Option<F>);
+
+    impl<F: FnOnce() + Send> CallbackWork for Once<F> {
+        fn run_next(&mut self) -> bool {
+            self.0.take().map(|run| run()).is_some()
+        }
+
+        fn turn_over(&mut self) {}
+    }
+
+    struct Told(crossbeam_channel::Sender<u64>);
+
+    impl DeadlineSink for Told {
+        fn due(&self, key: u64) {
+            let _ = self.0.send(key);
+        }
+    }
+
+    #[test]
+    fn out_of_range_is_refused_at_build() {
+        for threads in [0, 257] {
+            let error = Threads::builder().callback_threads(threads).build().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains("callback_threads"), "{error}");
+        }
+        Threads::builder().callback_threads(1).build().unwrap();
+    }
+
+    #[test]
+    fn clones_are_the_same_threads_and_end_with_the_last() {
+        let threads = Threads::builder().build().unwrap();
+        let clone = threads.clone();
+        drop(threads);
+        let (tx, rx) = crossbeam_channel::unbounded();
+        let supervised = clone.supervisor().sink(Arc::new(Told(tx.clone())));
+        let swept = clone.sweeper().sink(Arc::new(Told(tx)));
+        supervised.arm(1, Instant::now());
+        assert_eq!(rx.recv_timeout(LONG), Ok(1));
+        swept.arm(2, Instant::now());
+        assert_eq!(rx.recv_timeout(LONG), Ok(2));
+        drop(clone);
+        // Both threads drop the sinks they hold when they end.
+        assert_eq!(rx.recv_timeout(LONG), Err(crossbeam_channel::RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn shutdown_keeps_its_limit_and_can_be_repeated() {
+        let threads = Threads::builder().build().unwrap();
+        let (began, begun) = channel();
+        let (release, released) = channel::<()>();
+        threads.callbacks().lane().push(Box::new(Once(Some(move || {
+            began.send(()).unwrap();
+            let _ = released.recv_timeout(LONG);
+        }))));
+        begun.recv_timeout(LONG).unwrap();
+        assert_eq!(threads.shutdown_within(Instant::now() + Duration::from_millis(20)), Err(1));
+        release.send(()).unwrap();
+        threads.shutdown_within(Instant::now() + LONG).unwrap();
+        threads.shutdown_within(Instant::now()).unwrap();
+    }
+
+    #[test]
+    fn the_last_clone_may_be_dropped_in_a_callback() {
+        let threads = Threads::builder().build().unwrap();
+        let (tx, rx) = channel();
+        let lane = threads.callbacks().lane();
+        lane.push(Box::new(Once(Some(move || {
+            drop(threads);
+            tx.send(()).unwrap();
+        }))));
+        drop(lane);
+        rx.recv_timeout(LONG).unwrap();
+    }
+}

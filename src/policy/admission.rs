@@ -388,3 +388,8 @@ impl<T> Admission<T> {
 fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the producer is closed")
 }
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

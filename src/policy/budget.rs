@@ -121,6 +121,12 @@ impl<P> Turns<P> {
         Self { queue: VecDeque::new(), serving: false, again: false }
     }
 
+    /// The one whose turn comes next.
+    #[cfg(test)]
+    pub(crate) fn first(&self) -> Option<&P> {
+        self.queue.front()
+    }
+
     /// A producer asks for memory. It asks once until its turn ends with [`Turn::Done`].
     pub(crate) fn ask(&mut self, producer: P) {
         self.queue.push_back(producer);

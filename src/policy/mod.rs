@@ -5,6 +5,7 @@ pub(crate) mod backoff;
 pub(crate) mod budget;
 pub(crate) mod deadline;
 pub(crate) mod keepalive;
+pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod progress;
 pub(crate) mod rng;

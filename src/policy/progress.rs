@@ -185,3 +185,6 @@ impl<W> Progress<W> {
         &mut self.lanes[lane]
     }
 }
+
+#[cfg(test)]
+mod tests;

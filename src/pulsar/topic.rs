@@ -49,7 +49,7 @@ impl fmt::Display for TopicDomain {
 /// when their full names are.
 ///
 /// ```
-/// use threadmq::pulsar::topic::TopicName;
+/// use threadmq::pulsar::TopicName;
 ///
 /// let topic = TopicName::parse("shop/eu/orders")?;
 /// assert_eq!(topic.as_str(), "persistent://shop/eu/orders");

@@ -140,24 +140,36 @@ impl CallbackPool {
     /// The number of callbacks that are queued or still run at `deadline` (at least 1). At once on a thread of this
     /// pool, which cannot wait for its own end.
     pub fn join_within(&self, deadline: Instant) -> Result<(), usize> {
-        let shared = self.shared();
-        let mut workers = mem::take(&mut *self.workers.lock());
-        if !workers.iter().any(Ending::is_current) {
-            let mut state = shared.state.lock();
-            while state.workers > 0 && !shared.ended.wait_until(&mut state, deadline).timed_out() {}
-            drop(state);
-            let mut left = Vec::new();
-            for worker in workers {
-                left.extend(worker.join_by(deadline).err());
-            }
-            workers = left;
-        }
-        if workers.is_empty() {
+        if !self.is_current_thread() && self.wait_for_workers(deadline) {
             return Ok(());
         }
-        self.workers.lock().append(&mut workers);
-        let stats = &shared.stats;
+        let stats = &self.shared().stats;
         Err((stats.waiting.load(Ordering::Relaxed) + stats.running.load(Ordering::Relaxed)).max(1))
+    }
+
+    fn is_current_thread(&self) -> bool {
+        self.workers.lock().iter().any(Ending::is_current)
+    }
+
+    /// False if not all are gone by `deadline`. Several may wait at once.
+    fn wait_for_workers(&self, deadline: Instant) -> bool {
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        while state.workers > 0 {
+            if shared.ended.wait_until(&mut state, deadline).timed_out() && state.workers > 0 {
+                return false;
+            }
+        }
+        drop(state);
+        // What is left of them are destructors of thread-local values.
+        let Some(mut workers) = self.workers.try_lock_until(deadline) else { return false };
+        while let Some(worker) = workers.pop() {
+            if let Err(unfinished) = worker.join_by(deadline) {
+                workers.push(unfinished);
+                return false;
+            }
+        }
+        true
     }
 
     /// The longest time between the push of a callback and its start, including the time that the longest waiting
@@ -245,15 +257,17 @@ impl Shared {
 /// One thread of the pool.
 struct Worker {
     shared: Arc<Shared>,
+    /// Counted in `State::workers`.
+    enlisted: bool,
 }
 
 impl Worker {
     fn enlist(shared: Arc<Shared>) -> Self {
         shared.state.lock().workers += 1;
-        Self { shared }
+        Self { shared, enlisted: true }
     }
 
-    fn run(self) {
+    fn run(mut self) {
         ON_CALLBACK_THREAD.set(true);
         while let Some(lane) = self.next_lane() {
             self.take_turn(&lane);
@@ -262,13 +276,16 @@ impl Worker {
 
     /// `None` when the pool is stopping and nothing is queued. A lane that another worker runs now comes back
     /// through that worker, which takes it again itself.
-    fn next_lane(&self) -> Option<Arc<Lane>> {
+    fn next_lane(&mut self) -> Option<Arc<Lane>> {
         let mut state = self.shared.state.lock();
         loop {
             if let Some((_, lane)) = state.ready.pop_front() {
                 return Some(lane);
             }
             if state.stopping {
+                // In the same step as the look at the queue: a lane that comes now has to be refused.
+                state.workers -= 1;
+                self.enlisted = false;
                 return None;
             }
             self.shared.ready.wait(&mut state);
@@ -314,7 +331,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.state.lock().workers -= 1;
+        if self.enlisted {
+            self.shared.state.lock().workers -= 1;
+        }
         self.shared.ended.notify_all();
     }
 }
@@ -340,8 +359,8 @@ impl<'a> Turn<'a> {
     /// True if the work is finished; else the turn is over.
     fn run(&mut self, queued: &mut Queued) -> bool {
         while !self.is_over() {
-            self.note_lag(queued.pushed);
             if queued.counted > 0 {
+                self.note_lag(queued.pushed);
                 queued.counted -= 1;
                 self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
             }
@@ -374,8 +393,13 @@ fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
         Err(payload) => {
             log::error!("{what} panicked: {}", panic_text(&*payload));
             // The payload is a value of the user's as well: its drop may panic again.
-            mem::forget(payload);
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                mem::forget(again);
+            }
             None
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,7 +81,8 @@ impl DeadlineThread {
 
     /// Waits for the end that [`shutdown`](Self::shutdown) asked for. False if it is not over by `deadline`.
     pub fn join_by(&self, deadline: Instant) -> bool {
-        let mut slot = self.ending.lock();
+        // Somebody else may wait for the same end.
+        let Some(mut slot) = self.ending.try_lock_until(deadline) else { return false };
         let Some(ending) = slot.take() else { return true };
         match ending.join_by(deadline) {
             Ok(()) => true,

@@ -100,8 +100,10 @@ impl<C, U> Inboxes<C, U> {
 
     fn wake(&self) {
         fence(Ordering::SeqCst);
-        // The plain read keeps posters to a busy loop from fighting for the cache line.
-        if self.parked.load(Ordering::Relaxed) && self.parked.swap(false, Ordering::Relaxed) {
+        // The plain read keeps posters to a busy loop from fighting for the cache line. The exchange writes only when
+        // it clears: a write by one who does not wake could hide the loop's next `parked` from loom.
+        let clears = || self.parked.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if self.parked.load(Ordering::Relaxed) && clears() {
             (self.waker)();
         }
     }

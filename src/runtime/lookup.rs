@@ -139,3 +139,111 @@ fn literal(host: &str) -> Option<IpAddr> {
 fn closed() -> io::Error {
     io::Error::other("the client is closed")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::mpsc::{self, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    type Answer = io::Result<Vec<SocketAddr>>;
+
+    fn ask(resolver: &Resolver, host: &str) -> mpsc::Receiver<Answer> {
+        let (tx, rx) = channel();
+        resolver.resolve(host.to_owned(), 6650, Box::new(move |found| drop(tx.send(found))));
+        rx
+    }
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 6650))
+    }
+
+    #[test]
+    fn literals_are_answered_within_the_call_and_without_a_thread() {
+        let resolver = Resolver::with_lookup(|_, _| panic!("must not be asked"));
+        for (host, shown) in [("127.0.0.1", "127.0.0.1:6650"), ("::1", "[::1]:6650"), ("[::1]", "[::1]:6650")] {
+            let found = ask(&resolver, host).try_recv().expect("at once").unwrap();
+            assert_eq!(found, [shown.parse().unwrap()]);
+        }
+        assert!(resolver.jobs.lock().is_none());
+    }
+
+    #[test]
+    fn the_system_knows_localhost() {
+        let resolver = Resolver::new();
+        let found = ask(&resolver, "localhost").recv_timeout(LONG).unwrap().unwrap();
+        assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
+    }
+
+    #[test]
+    fn names_are_looked_up_in_order_and_errors_are_told() {
+        let resolver = Resolver::with_lookup(|host, _| match host {
+            "a" => Ok(vec![address(1)]),
+            "empty" => Ok(Vec::new()),
+            _ => Err(io::Error::other("no such name")),
+        });
+        let answers = ["a", "empty", "b"].map(|host| ask(&resolver, host));
+        let [a, empty, b] = answers.map(|answer| answer.recv_timeout(LONG).unwrap());
+        assert_eq!(a.unwrap(), [address(1)]);
+        assert_eq!(empty.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(b.unwrap_err().to_string(), "no such name");
+    }
+
+    #[test]
+    fn one_question_answers_all_who_wait_for_the_name() {
+        let (release, released) = channel::<()>();
+        let released = Mutex::new(released);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let resolver = Resolver::with_lookup(move |host, _| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = released.lock().recv_timeout(LONG);
+            if host == "a" { Ok(vec![address(1)]) } else { Err(io::Error::other("no such name")) }
+        });
+        let answers: Vec<_> = ["a", "b", "a", "b", "a"].iter().map(|host| ask(&resolver, host)).collect();
+        release.send(()).unwrap();
+        release.send(()).unwrap();
+        drop(release);
+        let found: Vec<_> = answers.iter().map(|answer| answer.recv_timeout(LONG).unwrap().is_ok()).collect();
+        assert_eq!(found, [true, false, true, false, true]);
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn dropping_it_waits_for_nothing_and_answers_what_is_queued() {
+        let (began, begun) = channel();
+        let (release, released) = channel::<()>();
+        let released = Mutex::new(released);
+        let resolver = Resolver::with_lookup(move |_, _| {
+            began.send(()).unwrap();
+            let _ = released.lock().recv_timeout(LONG);
+            Ok(vec![address(1)])
+        });
+        let stuck = ask(&resolver, "a");
+        begun.recv_timeout(LONG).unwrap();
+        let queued = ask(&resolver, "b");
+        drop(resolver);
+        assert!(stuck.try_recv().is_err(), "the lookup is still stuck");
+        drop(release);
+        assert!(stuck.recv_timeout(LONG).unwrap().is_ok());
+        assert!(queued.recv_timeout(LONG).unwrap().is_err());
+    }
+
+    #[test]
+    fn after_the_end_questions_are_refused() {
+        let resolver = Resolver::new();
+        resolver.shutdown();
+        assert!(ask(&resolver, "localhost").try_recv().expect("at once").is_err());
+    }
+
+    #[test]
+    fn a_panicking_receiver_does_not_end_the_thread() {
+        let resolver = Resolver::with_lookup(|_, _| Ok(vec![address(1)]));
+        resolver.resolve("a".to_owned(), 1, Box::new(|found| assert!(found.is_err(), "planted")));
+        assert!(ask(&resolver, "b").recv_timeout(LONG).unwrap().is_ok());
+    }
+}

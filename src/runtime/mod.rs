@@ -1,5 +1,7 @@
 //! The only home of threads, clocks and blocking.
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod clock;

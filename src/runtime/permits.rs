@@ -367,3 +367,8 @@ impl<R> Slot<R> {
         self.result.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -54,6 +54,16 @@ impl Engine {
         self.rng = rng;
     }
 
+    /// A send came: the present pause is no longer than a pause under sends.
+    pub(super) fn shorten_rest(&mut self, now: Instant, owner: Owner) {
+        let limit = now + LONGEST_PAUSE_UNDER_SENDS;
+        let Some(attachment) = self.attachment(owner) else { return };
+        if matches!(attachment.phase, Phase::Resting { until } if until > limit) {
+            attachment.phase = Phase::Resting { until: limit };
+            self.watch(attach_key(owner), limit);
+        }
+    }
+
     /// The pause of an owner may be over.
     pub(super) fn attach_due(&mut self, now: Instant, owner: Owner) {
         let Some(attachment) = self.attachment(owner) else { return };

@@ -155,7 +155,7 @@ impl Lane {
             highest_sequence_id,
             frame: Bytes::from(frame),
             size,
-            batch: count > 1,
+            count,
             members,
             attempts: 0,
             handed_at: now.instant,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::pending::Completion;
 use crate::policy::admission::Admitted;
 use crate::pulsar::message_id::MessageId;
@@ -43,6 +43,8 @@ pub(crate) enum Reply {
     Callback(Box<dyn FnOnce(Result<SendReceipt, Error>) + Send>),
     /// A caller of `send`, or the holder of a `Pending`.
     Completion(Completion<SendReceipt>),
+    /// The answer was given.
+    Answered,
 }
 
 /// What the broker answered to a message that it stored.
@@ -198,6 +200,23 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Answers a command that nobody will carry out any more, because the client is closed.
+    pub(crate) fn refuse(self) {
+        let closed = || Error::new(ErrorKind::Closed, "the client is closed");
+        match self {
+            Self::Partitions { reply, .. } => reply.settle(Err(closed())),
+            Self::OpenProducer { reply, .. } => reply.settle(Err(closed())),
+            Self::OpenConsumer { reply, .. } | Self::Unsubscribe { reply, .. } => reply.settle(Err(closed())),
+            Self::CloseProducer { reply: Some(reply), .. } | Self::CloseConsumer { reply: Some(reply), .. } => {
+                reply.settle(Ok(()));
+            }
+            Self::Shutdown { reply, .. } => reply.settle(Ok(())),
+            _ => {}
+        }
+    }
+}
+
 /// An acknowledgement of whole entries.
 pub(crate) enum AckCommand {
     Individual(MessageIdData),
@@ -291,7 +310,13 @@ pub(crate) struct Member {
 
 /// The result of some neighbouring messages of a lane.
 pub(crate) enum Outcome {
-    Stored { message_id: MessageIdData, attempts: u32, batch: bool },
+    /// `first_index` is the place in the stored batch of the first member; members before it had timed out.
+    Stored {
+        message_id: MessageIdData,
+        attempts: u32,
+        first_index: usize,
+        batch_size: Option<usize>,
+    },
     Failed(Error),
 }
 
@@ -317,6 +342,8 @@ pub(crate) struct Delivery {
     pub redelivery_count: u32,
     pub ack_set: Vec<i64>,
     pub entry: Bytes,
+    /// The broker's limit, which bounds what a body may decompress to.
+    pub max_message_size: usize,
 }
 
 /// What the shell is to do.

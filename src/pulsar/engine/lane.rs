@@ -41,6 +41,8 @@ pub(super) struct Lane {
     pub scheduled: bool,
     /// The largest message that the broker accepts.
     pub limit: usize,
+    /// Why it can never be attached again.
+    pub failed: Option<Error>,
 }
 
 /// A frame and the messages in it. Frozen: it is resent whole and unchanged.
@@ -50,7 +52,8 @@ pub(super) struct Flight {
     pub frame: Bytes,
     /// Bytes that the broker compares with its limit.
     pub size: usize,
-    pub batch: bool,
+    /// How many messages are in the frame; those that timed out since are no longer members.
+    pub count: usize,
     pub members: Vec<Member>,
     pub attempts: u32,
     pub handed_at: Instant,
@@ -96,7 +99,12 @@ impl Lane {
             return Matched::Ahead;
         }
         let message_id = receipt.message_id.clone().unwrap_or_else(|| MessageIdData::new(u64::MAX, u64::MAX));
-        front.outcome = Some(Outcome::Stored { message_id, attempts: front.attempts, batch: front.batch });
+        front.outcome = Some(Outcome::Stored {
+            message_id,
+            attempts: front.attempts,
+            first_index: front.count.saturating_sub(front.members.len()),
+            batch_size: Some(front.count).filter(|count| *count > 1),
+        });
         let handed_at = front.handed_at;
         self.settle_front(into);
         Matched::Front(handed_at)

@@ -308,6 +308,11 @@ impl Engine {
         }
     }
 
+    /// The driver could not take everything that a link has to transmit: it is named again.
+    pub(crate) fn want_transmit(&mut self, link: LinkId) {
+        self.mark_dirty(link);
+    }
+
     pub(super) fn mark_dirty(&mut self, link: LinkId) {
         if let Some(connection) = self.links.get_mut(&link) {
             if !connection.dirty {

@@ -223,6 +223,13 @@ impl Engine {
         self.timers.next_due()
     }
 
+    /// The largest frame that a link may receive now, without its size word.
+    pub(crate) fn frame_limit(&self, link: LinkId) -> usize {
+        use crate::pulsar::wire::frame::{DEFAULT_MAX_MESSAGE_SIZE, FRAME_PADDING};
+        let size = self.links.get(&link).map_or(DEFAULT_MAX_MESSAGE_SIZE, |link| link.max_message_size as usize);
+        size.saturating_add(FRAME_PADDING)
+    }
+
     pub(crate) fn stats(&self) -> EngineStats {
         self.stats
     }

@@ -72,6 +72,7 @@ impl Engine {
                 armed: None,
                 scheduled: false,
                 limit: crate::pulsar::wire::frame::DEFAULT_MAX_MESSAGE_SIZE,
+                failed: None,
                 spec: Arc::clone(&spec),
             };
             self.lanes.insert(*lane, state);
@@ -145,10 +146,17 @@ impl Engine {
         };
         let was_idle = lane.is_idle();
         lane.push(messages);
+        if let Some(error) = lane.failed.clone() {
+            let mut settled = Vec::new();
+            lane.fail_all(&error, &mut settled);
+            self.settle(now, id, settled);
+            return;
+        }
         let detached = !lane.attachment.is_open();
         self.arm_lane(id);
         if detached && was_idle {
             // Until now no send waited, so pauses may be longer than they are under sends.
+            self.shorten_rest(now, Owner::Lane(id));
             self.hurry(now, false);
         }
         self.schedule_lane(now, id);
@@ -230,11 +238,12 @@ impl Engine {
     pub(super) fn lane_failed(&mut self, now: Instant, id: LaneId, error: &Error) {
         self.end_attachment(Owner::Lane(id));
         let Some(lane) = self.lanes.get_mut(&id) else { return };
-        let context = format!("producer on {} failed", lane.topic);
+        let error = error.in_context(&format!("producer on {} failed", lane.topic));
+        lane.failed = Some(error.clone());
         let mut settled = Vec::new();
-        lane.fail_all(error, &mut settled);
+        lane.fail_all(&error, &mut settled);
         self.settle(now, id, settled);
-        self.act(Action::LaneFailed { lane: id, error: error.in_context(&context) });
+        self.act(Action::LaneFailed { lane: id, error });
     }
 
     /// `create` failed: nothing of the producer stays.

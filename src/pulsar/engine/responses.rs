@@ -189,6 +189,8 @@ impl Engine {
             return;
         }
         let session = state.session;
+        let limit = self.links.get(&link).map_or(0, |connection| connection.max_message_size);
+        let max_message_size = limit as usize;
         self.act(Action::Deliver(Delivery {
             part,
             session,
@@ -196,6 +198,7 @@ impl Engine {
             redelivery_count: message.redelivery_count,
             ack_set: message.ack_set,
             entry: message.entry,
+            max_message_size,
         }));
     }
 }

@@ -27,6 +27,17 @@ pub enum Compression {
 }
 
 impl Compression {
+    /// Whether this build has the codec.
+    pub(crate) fn is_available(self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Lz4 => cfg!(feature = "lz4"),
+            Self::Zlib => cfg!(feature = "zlib"),
+            Self::Zstd => cfg!(feature = "zstd"),
+            Self::Snappy => cfg!(feature = "snappy"),
+        }
+    }
+
     /// The number in the protocol's `CompressionType`.
     pub(crate) fn number(self) -> i32 {
         match self {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Recovery};
 
 /// What a broker accepts for metadata and payload of one entry unless its CONNECTED says otherwise.
 pub(crate) const DEFAULT_MAX_MESSAGE_SIZE: usize = 5 * 1024 * 1024;
@@ -59,7 +59,12 @@ impl std::error::Error for WireError {}
 
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
-        Self::new(ErrorKind::Protocol, error.to_string()).with_source(error)
+        let shared = Self::new(ErrorKind::Protocol, error.to_string()).with_source(error);
+        match error {
+            // Another service listens there: no retry makes it a broker.
+            WireError::LooksLikeHttp | WireError::LooksLikeTls => shared.with_recovery(Recovery::Never),
+            _ => shared,
+        }
     }
 }
 

@@ -7,3 +7,6 @@ mod field;
 pub(crate) mod frame;
 pub(crate) mod payload;
 pub(crate) mod pb;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! The answer guarantee, what an error says about a message, and what is not promised.
+//!
+//! # What is promised
+//!
+//! A send is *accepted* when the call holds a permit and the message was handed over. A call that finds no room by
+//! its deadline, or is refused for any other reason, returns its error and the message at once and never calls back.
+//! Every accepted send is answered exactly once:
+//!
+//! 1. **Once.** The callback runs once, or the [`Pending`](crate::Pending) resolves once, or `send` returns.
+//! 2. **In time.** The result is *fixed* at most 100 ms after the send timeout, counted from the call, wherever the
+//!    message is: waiting in line, in a batch, unsent because the link is down, written and unanswered, being resent.
+//!    `send` and `Pending` return then. A callback starts then, unless an earlier one of its partition still runs or
+//!    every callback thread is inside user code.
+//! 3. **In order.** Callbacks of one partition run in send order and never two at once; partitions run in parallel.
+//! 4. **Apart.** A callback may be slow, may panic, may send on, flush or close its own producer. Links stay alive,
+//!    timeouts of other producers fire, nothing deadlocks. On a callback thread a send never waits for room: it fails
+//!    with [`WouldBlock`](crate::ErrorKind::WouldBlock).
+//! 5. **To the end.** `close_within(limit)` flushes, then answers whatever is left with
+//!    [`Closed`](crate::ErrorKind::Closed). `Ok` means that all is answered and that nothing runs later.
+//! 6. **Honest.** Every error says what it was ([`kind`](crate::Error::kind)), what would help
+//!    ([`recovery`](crate::Error::recovery)) and whether the broker may hold the message
+//!    ([`delivery`](crate::Error::delivery)).
+//!
+//! # What an error says about the message
+//!
+//! | [`Delivery`](crate::Delivery) | what happened | what to do |
+//! |---|---|---|
+//! | `NotSent` | no byte was handed to a socket, and none will be | send it again |
+//! | `Refused` | the broker said no | look at `kind()` and `code()` |
+//! | `Unknown` | it was handed to a socket and no answer came | the broker may hold it: sending again may store it twice |
+//!
+//! Over several attempts the worst of them counts. To replay after `Unknown` without duplicates, use a broker with
+//! deduplication and a producer with a name of its own: close it, create it again under the same name, and send again
+//! with the same sequence ids.
+//!
+//! # What is not promised
+//!
+//! - A message that timed out as `Unknown` may be stored, also after the answer.
+//! - Without deduplication at the broker a message may be stored twice: after a lost link everything without a receipt
+//!   is sent again, in order and unchanged.
+//! - A slow callback delays the callbacks behind it of the same partition. What is promised in time is the result.
+//! - Nothing survives the end of the process: messages are kept in memory only.
+//! - An acknowledgement is not confirmed by the broker. If it is lost with a link, the message comes again.
+//! - With `panic = "abort"` a panic in a callback ends the process, like any other panic. With the default,
+//!   `unwind`, it is caught and logged, and the callbacks behind it run.

@@ -1,0 +1,20 @@
+//! How lost and half-open connections are found and replaced.
+//!
+//! A dead link is found by evidence and replaced; a live one is left alone.
+//!
+//! - A connection is pinged when it was idle for the keep-alive interval (30 s), or when the broker owes an answer
+//!   for 2 s. After a ping only a pong, or the answer to something sent after the ping, shows that it lives; the
+//!   broker's own pings do not. After 3 s without, it is closed by reset, so that a peer that was only frozen does not
+//!   work off what has been sent again elsewhere. So a dead connection is closed within 6 s under sends and 33 s
+//!   idle.
+//! - A refused connection is tried again after 100 ms, doubling up to 10 s (2 s while sends wait), with jitter; once
+//!   an outage there is a try shortly before the timeout of the message that was oldest when it began.
+//! - When a producer is attached again, everything without a receipt is sent again first, in order, with its sequence
+//!   ids and unchanged; new messages follow.
+//! - A real broker holds a producer of the same name back until it has checked its old connection (5 s by default),
+//!   and answers an exclusive producer that it is fenced by its own ghost: for 90 s after a link was lost that is
+//!   tried again, then it is final. When a producer is first created it is final at once.
+//! - A consumer subscribes again for as long as it takes. What was in its queue is dropped and comes again;
+//!   acknowledgements that were not written yet are written then.
+//! - A broker that closes a single producer or consumer (an unload) ends no connection. If it names the next broker,
+//!   that is used once without a look-up.

@@ -1,0 +1,52 @@
+//! Which threads there are, what may block, and rules for callbacks.
+//!
+//! | thread | what it does | blocks on |
+//! |---|---|---|
+//! | `tmq-io-0`, one a client | sockets, protocol, results | its poll |
+//! | `tmq-supervisor` | keep-alive, reconnection, operation deadlines | its queue |
+//! | `tmq-sweeper` | send timeouts | its queue |
+//! | `tmq-callback-N`, two by default | callbacks of users | user code |
+//! | `tmq-lookup`, started when needed | host names | the system's resolver |
+//!
+//! All but the first belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
+//! does not grow with producers, consumers, topics or connections.
+//!
+//! Only threads of users wait, and only for room (permits), for results, and for messages. The event loop never
+//! resolves names, runs user code or waits on a channel.
+//!
+//! # Rules for callbacks
+//!
+//! - **Do not hold a lock that your callback takes while you call a blocking `send`**, `flush` or `close`: the send
+//!   may wait for room, room comes back when callbacks return, and the callback waits for your lock.
+//! - A callback may call `send_with` of its own producer. When there is no room that fails with
+//!   [`WouldBlock`](crate::ErrorKind::WouldBlock) and gives the message back; it never waits.
+//! - A callback may wait for a `send` or a `Pending`: those are answered by the event loop itself. While it waits it
+//!   holds up the callbacks behind it.
+//! - `flush` in a callback waits for results, not for callbacks. `close` in a callback starts the close, returns
+//!   `WouldBlock`, and goes on by itself.
+//! - A producer that a callback has captured stays open as long as the callback has not run. With a send timeout of
+//!   `None` and a broker that never comes back, that is for ever.
+//! - To send to B when A has been stored, call B's `send_with` in A's callback and keep the message when B is full:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), threadmq::Error> {
+//! use threadmq::pulsar::Client;
+//!
+//! let client = Client::builder("pulsar://localhost:6650").build()?;
+//! let (a, b) = (client.producer("a").create()?, client.producer("b").create()?);
+//! let (full, retry_later) = std::sync::mpsc::channel();
+//! a.send_with("first", move |stored| {
+//!     if stored.is_ok() {
+//!         if let Err(refused) = b.send_with("second", |_| {}) {
+//!             // No room now: the message comes back, for a thread that may wait.
+//!             if let (_, Some(message)) = refused.into_parts() {
+//!                 let _ = full.send(message);
+//!             }
+//!         }
+//!     }
+//! })
+//! .map_err(threadmq::Error::from)?;
+//! # drop(retry_later);
+//! # Ok(())
+//! # }
+//! ```

@@ -1,0 +1,48 @@
+//! Limits of options, checked all at once, and how a close divides its time.
+
+use std::fmt::{Debug, Display};
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// What is wrong with a builder's options, all of it.
+#[derive(Debug, Default)]
+pub(crate) struct Violations {
+    found: Vec<String>,
+}
+
+impl Violations {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn add(&mut self, violation: String) {
+        self.found.push(violation);
+    }
+
+    /// The value, or its error among the violations.
+    pub(crate) fn take<T, E: Display>(&mut self, value: Result<T, E>) -> Option<T> {
+        value.map_err(|error| self.add(error.to_string())).ok()
+    }
+
+    /// The option has to lie in a range, ends included.
+    pub(crate) fn range<T: PartialOrd + Debug>(&mut self, option: &str, value: T, least: T, most: T) {
+        if value < least || value > most {
+            self.add(format!("{option}: {value:?} is not between {least:?} and {most:?}"));
+        }
+    }
+
+    /// An error that names everything, if there is anything.
+    pub(crate) fn finish(self, what: &str) -> Result<(), Error> {
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Config, format!("{what}: {}", self.found.join("; "))))
+    }
+}
+
+/// How long a close flushes: its limit less the smaller of 100 ms and a tenth, so that `Closed` answers still fall
+/// within.
+pub(crate) fn flush_time(limit: Duration) -> Duration {
+    limit.saturating_sub(Duration::from_millis(100).min(limit / 10))
+}

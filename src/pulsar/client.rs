@@ -1,0 +1,324 @@
+//! The client: one event loop, the threads around it, and what producers and consumers share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::consumer::ConsumerBuilder;
+use super::engine::event::Command;
+use super::engine::{CONNECTION_TIMEOUT, EngineOptions, KEEP_ALIVE, OPERATION_TIMEOUT};
+use super::event_loop::{EventLoop, Post};
+use super::producer::ProducerBuilder;
+use super::service_url::ServiceUrl;
+use super::stats::{Stats, StatsCell};
+use super::topic::TopicName;
+use crate::error::{Error, ErrorKind};
+use crate::pending::completion;
+use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
+use crate::policy::limits::{Violations, flush_time};
+use crate::runtime::budget::Budget;
+use crate::runtime::callback::on_callback_thread;
+use crate::runtime::clock;
+use crate::runtime::permits::Permits;
+use crate::runtime::thread::{Ending, spawn_ending};
+use crate::threads::Threads;
+
+use super::engine::event::Outgoing;
+
+/// How long [`Client::close`] and the closes of producers and consumers may take.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// A Pulsar client. Clones are the same client; it closes when the last of them, and of the producers and consumers
+/// made from it, is dropped.
+///
+/// A client has one thread for all its connections (`tmq-io-0`) and those of its [`Threads`]: their number does not
+/// grow with producers, consumers, topics or brokers.
+///
+/// ```no_run
+/// use threadmq::pulsar::Client;
+///
+/// # fn main() -> Result<(), threadmq::Error> {
+/// let client = Client::builder("pulsar://localhost:6650").build()?;
+/// let producer = client.producer("orders").create()?;
+/// producer.send("a first order").map_err(threadmq::Error::from)?;
+/// client.close()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client {
+    pub(super) shared: Arc<ClientShared>,
+}
+
+pub(super) struct ClientShared {
+    pub post: Post,
+    pub threads: Threads,
+    /// Whether the threads are this client's alone, so that they end with it.
+    owns_threads: bool,
+    pub budget: Arc<Budget>,
+    pub operation_timeout: Duration,
+    stats: Arc<StatsCell>,
+    ids: AtomicU64,
+    closed: AtomicBool,
+    event_loop: Mutex<Option<Ending>>,
+    producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
+}
+
+/// Options of a [`Client`].
+#[derive(Debug, Clone)]
+#[must_use = "the client starts with `build`"]
+pub struct ClientBuilder {
+    service_url: String,
+    connection_timeout: Duration,
+    operation_timeout: Duration,
+    keep_alive: Duration,
+    memory_limit: Option<usize>,
+    threads: Option<Threads>,
+}
+
+impl Client {
+    /// Options for a client of the cluster behind `service_url`: `pulsar://host[:port][,host[:port]…]`, IPv6
+    /// addresses in brackets, port 6650 if none is given.
+    ///
+    /// Several hosts are tried in turn when a connection, a handshake or a look-up fails.
+    pub fn builder(service_url: impl Into<String>) -> ClientBuilder {
+        ClientBuilder {
+            service_url: service_url.into(),
+            connection_timeout: CONNECTION_TIMEOUT,
+            operation_timeout: OPERATION_TIMEOUT,
+            keep_alive: KEEP_ALIVE,
+            memory_limit: Some(DEFAULT_MEMORY_LIMIT),
+            threads: None,
+        }
+    }
+
+    /// Options for a producer on `topic`, in any of the forms that [`TopicName`] accepts.
+    pub fn producer(&self, topic: impl Into<String>) -> ProducerBuilder {
+        ProducerBuilder::new(self.clone(), topic.into())
+    }
+
+    /// Options for a consumer of `topic` under the subscription of this name.
+    pub fn consumer(&self, topic: impl Into<String>, subscription: impl Into<String>) -> ConsumerBuilder {
+        ConsumerBuilder::new(self.clone(), topic.into(), subscription.into())
+    }
+
+    /// The names of a topic's partitions, or the topic's own name if it has none (`PARTITIONED_METADATA`).
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](ErrorKind::Config) for a name that is none, what the broker says, or
+    /// [`Timeout`](ErrorKind::Timeout) after the operation timeout.
+    pub fn partitions(&self, topic: &str) -> Result<Vec<TopicName>, Error> {
+        let topic = TopicName::parse(topic)?;
+        self.shared.partitions(&topic, Instant::now() + self.shared.operation_timeout)
+    }
+
+    /// What the client has counted so far.
+    pub fn stats(&self) -> Stats {
+        let callbacks = self.shared.threads.callbacks();
+        self.shared.stats.read(callbacks.max_lag(), callbacks.waiting(), self.shared.budget.used())
+    }
+
+    /// Closes everything within 30 s; see [`close_within`](Self::close_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`close_within`](Self::close_within).
+    pub fn close(&self) -> Result<(), Error> {
+        self.close_within(CLOSE_LIMIT)
+    }
+
+    /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer shortly
+    /// before the limit is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
+    /// callback runs any more and that the client's own threads are gone. Every call on it from now on fails with
+    /// [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
+    /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
+    pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
+        self.shared.close_within(limit)
+    }
+}
+
+impl ClientShared {
+    pub(super) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn register(&self, permits: &Arc<Permits<Outgoing>>) {
+        let mut producers = self.producers.lock();
+        producers.retain(|known| known.strong_count() > 0);
+        producers.push(Arc::downgrade(permits));
+    }
+
+    pub(super) fn partitions(&self, topic: &TopicName, due: Instant) -> Result<Vec<TopicName>, Error> {
+        self.check_open()?;
+        if topic.partition_index().is_some() {
+            return Ok(vec![topic.clone()]);
+        }
+        let (reply, answer) = completion();
+        self.post.command(Command::Partitions { topic: topic.as_str().to_owned(), due, reply });
+        let count = answer.wait()?;
+        Ok(if count == 0 { vec![topic.clone()] } else { (0..count).map(|index| topic.partition(index)).collect() })
+    }
+
+    fn start_close(&self, limit: Duration) -> (Instant, crate::Pending<()>) {
+        let now = Instant::now();
+        let due = now + limit;
+        self.closed.store(true, Ordering::Release);
+        let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
+        for permits in producers {
+            permits.close();
+        }
+        let (reply, answer) = completion();
+        self.post.command(Command::Shutdown { flush_until: now + flush_time(limit), due, reply });
+        (due, answer)
+    }
+
+    fn close_within(&self, limit: Duration) -> Result<(), Error> {
+        let (due, mut answer) = self.start_close(limit);
+        if on_callback_thread() {
+            return Err(Error::new(
+                ErrorKind::WouldBlock,
+                "close was called on a callback thread: it is started and goes on by itself",
+            ));
+        }
+        // The loop answers by the limit; a second close finds it gone, which is an answer too.
+        let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
+        let left: usize = {
+            let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
+            producers.iter().map(|permits| permits.wait_idle(Some(due)).err().unwrap_or(0)).sum()
+        };
+        if left > 0 {
+            return Err(callbacks_left(left));
+        }
+        let ending = self.event_loop.lock().take();
+        if let Some(ending) = ending {
+            if let Err(ending) = ending.join_by(due + Duration::from_secs(1)) {
+                *self.event_loop.lock() = Some(ending);
+            }
+        }
+        if self.owns_threads {
+            self.threads.shutdown_within(due).map_err(callbacks_left)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn callbacks_left(count: usize) -> Error {
+    Error::new(ErrorKind::Timeout, format!("close: {count} callbacks have not returned yet; they still run once each"))
+}
+
+impl Drop for ClientShared {
+    /// The last handle is gone: the close starts, and nobody waits for it.
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            drop(self.start_close(CLOSE_LIMIT));
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// Time for a connection and its handshake together: 10 s by default, 1 ms to 1 hour. All addresses of a name
+    /// share it.
+    pub fn connection_timeout(mut self, timeout: Duration) -> Self {
+        self.connection_timeout = timeout;
+        self
+    }
+
+    /// Time for `create`, `subscribe`, `unsubscribe` and look-ups: 30 s by default, 1 ms to 1 hour.
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = timeout;
+        self
+    }
+
+    /// How often an idle connection is asked for a sign of life (`PING`): 30 s by default, 100 ms to 1 hour. A broker
+    /// that owes an answer for 2 s is asked at once; one that does not answer within 3 s is given up.
+    pub fn keep_alive_interval(mut self, interval: Duration) -> Self {
+        self.keep_alive = interval;
+        self
+    }
+
+    /// Bytes of messages that all producers of the client may have pending: 64 MiB by default, at least 64 KiB,
+    /// `None` for no limit. A message is charged its body, its properties and 256 bytes. One producer takes at most
+    /// half; one with nothing pending is always admitted one message.
+    pub fn memory_limit(mut self, bytes: Option<usize>) -> Self {
+        self.memory_limit = bytes;
+        self
+    }
+
+    /// Threads to share with other clients. By default the client starts its own, which end with it.
+    pub fn threads(mut self, threads: &Threads) -> Self {
+        self.threads = Some(threads.clone());
+        self
+    }
+
+    /// Checks the options and starts the client's threads. Nothing is connected yet: that happens with the first
+    /// producer, consumer or look-up.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](ErrorKind::Config) naming everything that is wrong with the options;
+    /// [`Internal`](ErrorKind::Internal) if the system gives no threads or descriptors.
+    pub fn build(self) -> Result<Client, Error> {
+        let hour = Duration::from_secs(3600);
+        let mut violations = Violations::new();
+        let url = violations.take(ServiceUrl::parse(&self.service_url));
+        if url.as_ref().is_some_and(ServiceUrl::tls) {
+            violations.add("service URL: pulsar+ssl:// is not supported yet".to_owned());
+        }
+        violations.range("connection_timeout", self.connection_timeout, Duration::from_millis(1), hour);
+        violations.range("operation_timeout", self.operation_timeout, Duration::from_millis(1), hour);
+        violations.range("keep_alive_interval", self.keep_alive, Duration::from_millis(100), hour);
+        if self.memory_limit.is_some_and(|limit| limit < 64 * 1024) {
+            violations.add("memory_limit: at least 65536 bytes".to_owned());
+        }
+        violations.finish("client")?;
+        let Some(url) = url else { return Err(Error::new(ErrorKind::Config, "client: no service URL")) };
+        let owns_threads = self.threads.is_none();
+        let threads = match self.threads {
+            Some(threads) => threads,
+            None => Threads::builder().build()?,
+        };
+        let options = EngineOptions {
+            service: url.hosts().to_vec(),
+            tls: url.tls(),
+            client_version: concat!("threadmq-", env!("CARGO_PKG_VERSION")).to_owned(),
+            auth_method: String::new(),
+            auth_data: Vec::new(),
+            connection_timeout: self.connection_timeout,
+            operation_timeout: self.operation_timeout,
+            keep_alive: self.keep_alive,
+            seed: clock::entropy_seed(),
+        };
+        let stats = Arc::new(StatsCell::default());
+        let started = EventLoop::new(options, threads.clone(), Arc::clone(&stats))
+            .and_then(|(event_loop, post)| Ok((post, spawn_ending("io-0", move || event_loop.run())?)));
+        let (post, ending) = started.map_err(|error| {
+            Error::new(ErrorKind::Internal, "the client's event loop could not be started").with_source(error)
+        })?;
+        let shared = ClientShared {
+            post,
+            threads,
+            owns_threads,
+            budget: Arc::new(Budget::new(self.memory_limit)),
+            operation_timeout: self.operation_timeout,
+            stats,
+            ids: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            event_loop: Mutex::new(Some(ending)),
+            producers: Mutex::new(Vec::new()),
+        };
+        Ok(Client { shared: Arc::new(shared) })
+    }
+}
