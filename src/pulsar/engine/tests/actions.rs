@@ -7,8 +7,7 @@ use super::schedule::Micros;
 use super::shell::Control;
 use super::world::{Event, World};
 use crate::error::{Error, ErrorKind};
-use crate::policy::admission::Admitted;
-use crate::pulsar::engine::event::{Action, Answer, LaneId, LinkId, Member, Outcome, Outgoing, Settle};
+use crate::pulsar::engine::event::{Action, Answer, LaneId, LinkId};
 use crate::pulsar::engine::write_buffer::WriteBuffer;
 use crate::pulsar::wire::command::{Command, decode};
 use crate::pulsar::wire::frame::next_frame;
@@ -74,29 +73,15 @@ impl World {
         let shell = &mut self.producers[producer].lanes[lane];
         shell.terminal = shell.terminal.or(error.code());
         shell.failed = Some(error);
-        // What was admitted and not taken is answered now; what comes later when it is looked at.
-        self.take_lane(producer, lane);
-    }
-
-    pub(super) fn turn_away(&mut self, id: LaneId, messages: Vec<Admitted<Outgoing>>, error: &Error) {
-        let members = messages
-            .into_iter()
-            .map(|Admitted { ticket, item }| Member {
-                place: ticket.place,
-                sequence_id: ticket.sequence_id,
-                called_at: ticket.called_at,
-                due: ticket.due,
-                charge: ticket.charge,
-                reply: item.reply,
-            })
-            .collect();
-        let outcome = Outcome::Failed(error.with_delivery(crate::error::Delivery::NotSent));
-        self.settled(Settle { lane: id, members, outcome });
     }
 
     fn lane_closed(&mut self, id: LaneId) {
         let Some((producer, lane)) = self.lane_at(id) else { return };
         self.note("lane closed", id.0, 0);
+        let served = self.producers[producer].admission.close();
+        self.carry_out(producer, served);
+        // What was admitted last is turned away; nothing comes after it.
+        self.take_lane(producer, lane);
         let shell = &mut self.producers[producer].lanes[lane];
         if std::mem::replace(&mut shell.closed, true) {
             self.fail(format!("lane {id:?} closed twice"));

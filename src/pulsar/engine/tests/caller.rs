@@ -221,6 +221,7 @@ impl World {
             callback: way == Way::SendWith,
             called_back: false,
             pending,
+            in_batch: None,
             probe: false,
         });
         let call = Call { lane, item, charge: message_charge(size.max(8), 0), sequence: None };

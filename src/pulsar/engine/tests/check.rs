@@ -24,12 +24,13 @@ impl World {
             }
         };
         self.note("send", link.0, messages.first().map_or(0, |(uid, _)| *uid));
-        for (uid, sequence_id) in &messages {
+        for (index, (uid, sequence_id)) in messages.iter().enumerate() {
             let op = &mut self.ops[*uid as usize];
             let known = (op.producer, op.lane, op.sequence_id) == (producer, lane, *sequence_id) && op.place > 0;
             let first_late = !op.handed && op.due.is_some_and(|due| due <= self.now);
             let told = op.fate.is_some() && !op.handed;
             op.handed = true;
+            op.in_batch = (messages.len() > 1).then_some((index, messages.len()));
             if !known {
                 self.fail(format!("message {uid} was sent as another one, or before it was admitted"));
             } else if told {

@@ -37,7 +37,9 @@ pub(super) struct Op {
     pub callback: bool,
     pub called_back: bool,
     pub pending: Option<Pending<SendReceipt>>,
-    /// Everything that the lane's waiter needs to be told.
+    /// Its place in the batch that it was sent in, and the batch's size.
+    pub in_batch: Option<(usize, usize)>,
+    /// Sent when everything has to work.
     pub probe: bool,
 }
 
@@ -113,11 +115,18 @@ impl World {
             through = member.place;
             let Some(uid) = self.fix(producer, lane, &member, &outcome) else { return };
             let result = match &outcome {
-                Outcome::Stored { message_id, attempts, .. } => Ok(SendReceipt {
-                    message_id: MessageId::new(message_id.ledger as i64, message_id.entry as i64, index as i32),
-                    sequence_id: member.sequence_id,
-                    attempts: *attempts,
-                }),
+                Outcome::Stored { message_id, attempts, first_index, batch_size } => {
+                    let in_batch = batch_size.map(|size| (first_index + index, size));
+                    if self.ops[uid as usize].in_batch != in_batch {
+                        let text = format!("message {uid} is told to be {in_batch:?} of its batch");
+                        self.fail(text);
+                    }
+                    Ok(SendReceipt {
+                        message_id: MessageId::new(message_id.ledger as i64, message_id.entry as i64, -1),
+                        sequence_id: member.sequence_id,
+                        attempts: *attempts,
+                    })
+                }
                 Outcome::Failed(error) => {
                     failure.get_or_insert((member.place, error.clone()));
                     Err(error.clone())
@@ -125,6 +134,7 @@ impl World {
             };
             match member.reply {
                 Reply::Callback(callback) => job.items.push((uid, Some((callback, result)))),
+                Reply::Answered => self.fail("the engine answered by itself"),
                 Reply::Completion(completion) => {
                     completion.settle(result);
                     job.items.push((uid, None));

@@ -284,12 +284,7 @@ impl World {
             return;
         }
         self.trace.note(self.now, "take", producer as u64 * 10 + lane as u64, messages.len() as u64);
-        let shell = &mut self.producers[producer].lanes[lane];
-        let id = shell.id;
-        if let Some(error) = shell.failed.clone() {
-            self.turn_away(id, messages, &error);
-            return;
-        }
+        let id = self.producers[producer].lanes[lane].id;
         self.engine.handle_command(now, Command::Admitted { lane: id, messages });
         self.drain();
     }
