@@ -62,6 +62,7 @@ impl Engine {
         if let Some(keepalive) = connection.keepalive() {
             keepalive.answered(now, sent_at);
         }
+        self.arm_link(link);
         request
     }
 

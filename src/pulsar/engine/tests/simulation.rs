@@ -41,7 +41,7 @@ pub(super) fn explain(failure: &Failure) -> String {
         Err(again) => again.lines,
         Ok(_) => vec!["the seed does not fail again: it depends on something that is not in it".into()],
     };
-    let tail = lines.len().saturating_sub(60);
+    let tail = lines.len().saturating_sub(number("THREADMQ_LINES", 80) as usize);
     format!(
         "seed {} at {:.6} s: {}\n{}\n",
         failure.seed,
@@ -66,7 +66,7 @@ fn simulation() {
         let (mut sends, mut failures) = (0, Vec::new());
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + seeds || failures.len() >= 5 {
+            if seed >= first + seeds || failures.len() >= 20 {
                 return (coverage, sends, failures);
             }
             match run_seed(seed, false) {
@@ -92,7 +92,10 @@ fn simulation() {
     println!("{seeds} seeds from {first}, {sends} sends, {:?}", started.elapsed());
     println!("{}", coverage.table());
     failures.sort_by_key(|failure| failure.seed);
-    for failure in failures.iter().take(3) {
+    for failure in &failures {
+        println!("seed {} at {:.6} s: {}", failure.seed, failure.at as f64 / 1e6, failure.text);
+    }
+    if let Some(failure) = failures.first() {
         println!("{}", explain(failure));
     }
     assert!(failures.is_empty(), "failing seeds: {:?}", failures.iter().map(|one| one.seed).collect::<Vec<_>>());
