@@ -37,6 +37,8 @@ impl Engine {
         if let Some(keepalive) = self.links.get_mut(&link).and_then(|connection| connection.keepalive()) {
             keepalive.pong(now);
         }
+        // While something else is unanswered, the next look comes before the one that the check had set.
+        self.arm_link(link);
     }
 
     /// A frame that answers nothing: it only buys a check some time.
@@ -51,5 +53,6 @@ impl Engine {
         if let Some(keepalive) = self.links.get_mut(&link).and_then(|connection| connection.keepalive()) {
             keepalive.answered(now, sent_at);
         }
+        self.arm_link(link);
     }
 }

@@ -65,6 +65,7 @@ impl Engine {
         if let Some(keepalive) = connection.keepalive() {
             keepalive.answered(now, sent_at);
         }
+        self.arm_link(link);
         request
     }
 

@@ -1,0 +1,22 @@
+//! The engine in a world of its own: see [`world`]. A seed gives the same run every time.
+
+mod actions;
+mod app;
+mod broker;
+mod caller;
+mod check;
+mod cluster;
+mod coverage;
+mod fault;
+mod links;
+mod memory;
+mod network;
+mod ops;
+mod plan;
+mod pool;
+mod readers;
+mod schedule;
+mod shell;
+mod simulation;
+mod stages;
+mod world;
