@@ -38,6 +38,9 @@
 //! `pulsar` and the codecs `lz4`, `zlib`, `zstd`, `snappy` are on by default. `testkit` adds embedded servers and a
 //! faulty network for tests; `cli` the `threadmq` command line tool. RocketMQ is not there yet.
 
+// Without a system nothing drives the shared parts; the benchmarks and loom models build them alone.
+#![cfg_attr(not(feature = "pulsar"), allow(dead_code))]
+
 pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod manual;
