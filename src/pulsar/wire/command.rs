@@ -1,12 +1,12 @@
 //! Commands in both directions: the frequent ones as small types of our own, the rest as generated types.
 
-#[cfg(any(test, feature = "testkit"))]
+#[cfg(any(test, feature = "testkit", feature = "bench"))]
 mod answers;
 mod build;
 mod decode;
 mod encode;
 
-#[cfg(any(test, feature = "testkit"))]
+#[cfg(any(test, feature = "testkit", feature = "bench"))]
 pub(crate) use answers::*;
 pub(crate) use build::*;
 use bytes::Bytes;
