@@ -66,10 +66,12 @@ impl<K: Copy + Eq + Hash + Ord> DeadlineQueue<K> {
         self.in_order.retain(|(_, key)| due_of.contains_key(key));
     }
 
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.in_order.len()
     }
 
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.in_order.is_empty()
     }

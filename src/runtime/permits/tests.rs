@@ -41,7 +41,7 @@ fn waiters_are_admitted_in_the_order_of_their_calls() {
             until_waiting(&permits, item);
         }
         let refused = permits.admit(0, 9, 10, None, false).unwrap_err();
-        assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::WouldBlock, 9));
+        assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::WouldBlock, Some(9)));
         for _ in 0..4 {
             permits.returned(0, 1, 10);
         }
@@ -60,7 +60,7 @@ fn who_finds_no_room_in_time_gets_the_message_back() {
     let refused = permits.admit(0, "b", 10, None, true).unwrap_err();
     assert!(called.elapsed() >= Duration::from_millis(30));
     assert_eq!(refused.error().delivery(), crate::Delivery::NotSent);
-    assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Timeout, "b"));
+    assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Timeout, Some("b")));
     assert_eq!(permits.stats(), PermitStats { pending: 1, charge: 10, waiting: 0, admitted: 1 });
     permits.returned(0, 1, 10);
     permits.admit(0, "c", 10, None, true).unwrap();
@@ -99,10 +99,10 @@ fn close_answers_the_line_and_lets_the_rest_finish() {
         until_waiting(&permits, 1);
         permits.close();
         let refused = waiter.join().unwrap();
-        assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Closed, 'b'));
+        assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Closed, Some('b')));
     });
     assert_eq!(permits.admit(0, 'c', 10, None, true).unwrap_err().kind(), ErrorKind::Closed);
-    assert!(permits.is_closed() && !permits.is_idle());
+    assert_ne!(permits.pending(), 0);
     assert_eq!(permits.wait_idle(Some(Instant::now())), Err(1));
     thread::scope(|scope| {
         let flush = scope.spawn(|| permits.wait_flushed(Flushed::Returned, None));
@@ -137,7 +137,6 @@ fn flush_waits_for_what_was_admitted_before_it() {
             assert!(result.join().unwrap().is_ok());
         }
     });
-    assert_eq!(permits.last_places(), [1, 2]);
 }
 
 #[test]
@@ -149,7 +148,7 @@ fn freed_memory_goes_to_the_producers_that_wait_in_turn() {
     first.admit(0, 0, 10, None, false).unwrap();
     second.admit(0, 0, 10, None, false).unwrap();
     thread::scope(|scope| {
-        let mut spawn = |permits: &Arc<Permits<i32>>, item| {
+        let spawn = |permits: &Arc<Permits<i32>>, item| {
             let (permits, waiting) = (Arc::clone(permits), permits.stats().waiting);
             let watched = Arc::clone(&permits);
             scope.spawn(move || permits.admit(0, item, 20, None, true).unwrap());
@@ -189,7 +188,7 @@ fn under_stress_every_call_ends_and_everything_comes_back() {
                         Ok(_) => admitted.fetch_add(1, Ordering::Relaxed),
                         Err(refused) => {
                             assert!(matches!(refused.kind(), ErrorKind::Timeout | ErrorKind::WouldBlock));
-                            assert_eq!(refused.into_parts().1, call);
+                            assert_eq!(refused.into_parts().1, Some(call));
                             given_back.fetch_add(1, Ordering::Relaxed)
                         }
                     };
@@ -202,14 +201,14 @@ fn under_stress_every_call_ends_and_everything_comes_back() {
             scope.spawn(move || {
                 let mut batch = Vec::new();
                 let mut places = [0, 0];
-                while senders.load(Ordering::Acquire) > 0 || !producer.is_idle() {
-                    for lane in 0..2 {
+                while senders.load(Ordering::Acquire) > 0 || producer.pending() > 0 {
+                    for (lane, place) in places.iter_mut().enumerate() {
                         producer.take(lane, &mut batch);
                         for admitted in batch.drain(..) {
-                            places[lane] += 1;
-                            assert_eq!(admitted.ticket.place, places[lane]);
+                            *place += 1;
+                            assert_eq!(admitted.ticket.place, *place);
                             taken.fetch_add(1, Ordering::Relaxed);
-                            producer.fixed(lane, places[lane], None);
+                            producer.fixed(lane, *place, None);
                             producer.returned(lane, 1, admitted.ticket.charge);
                         }
                     }

@@ -113,6 +113,7 @@ pub(crate) fn connected(server_version: &str, max_message_size: i32) -> pb::Base
 }
 
 /// AUTH_RESPONSE. The data is present also when it is empty, because brokers insist on the field.
+#[cfg(test)]
 pub(crate) fn auth_response(client_version: &str, auth_method: &str, auth_data: &[u8]) -> pb::BaseCommand {
     let mut command = base(Type::AUTH_RESPONSE);
     let body = command.authResponse.mut_or_insert_default();
