@@ -12,6 +12,8 @@ use crate::pulsar::service_url::parse_broker_url;
 use crate::pulsar::wire::pb;
 use crate::pulsar::wire::{code, command as wire};
 
+/// The most partitions that are believed; a lane or part each is made of the number.
+const MOST_PARTITIONS: u32 = 100_000;
 /// Redirects followed in one look-up (as all clients do).
 const MAX_HOPS: u8 = 20;
 
@@ -149,6 +151,12 @@ impl Engine {
         if answer.error.is_some() || answer.response.is_some_and(|response| response.value() != success) {
             let code = answer.error.map_or(0, |code| code.value());
             let error = code::server_error(code, &format!("partitions of {}", lookup.topic), answer.message());
+            self.lookup_failed(now, id, &error);
+            return;
+        }
+        if answer.partitions() > MOST_PARTITIONS {
+            let text = format!("partitions of {}: the broker counts {}", lookup.topic, answer.partitions());
+            let error = Error::new(ErrorKind::Protocol, text).with_recovery(Recovery::Never);
             self.lookup_failed(now, id, &error);
             return;
         }
