@@ -10,7 +10,7 @@ use super::consumer::ConsumerBuilder;
 use super::engine::event::Command;
 use super::engine::{CONNECTION_TIMEOUT, EngineOptions, KEEP_ALIVE, OPERATION_TIMEOUT};
 use super::event_loop::{EventLoop, Post};
-use super::producer::ProducerBuilder;
+use super::producer_builder::ProducerBuilder;
 use super::service_url::ServiceUrl;
 use super::stats::{Stats, StatsCell};
 use super::topic::TopicName;
