@@ -105,6 +105,13 @@ impl Engine {
         self.watch(DeadlineKey::Operation(id), at);
     }
 
+    /// A try is not over, but something went wrong in it.
+    pub(super) fn partitions_delayed(&mut self, id: u64, error: &Error) {
+        if let Some(Operation::Partitions(call)) = self.operations.get_mut(&id) {
+            call.last_error = Some(error.clone());
+        }
+    }
+
     fn partitions_due(&mut self, now: Instant, id: u64) {
         let Some(Operation::Partitions(call)) = self.operations.get_mut(&id) else { return };
         if now >= call.due {
