@@ -1,7 +1,7 @@
 //! Limits of options, checked all at once, and how a close divides its time.
 
 use std::fmt::{Debug, Display};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
 
@@ -39,6 +39,14 @@ impl Violations {
         }
         Err(Error::new(ErrorKind::Config, format!("{what}: {}", self.found.join("; "))))
     }
+}
+
+/// Beyond what any clock of ours has to hold.
+const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// The end of a limit that a user gave, which may be as long as a `Duration` can be.
+pub(crate) fn after(now: Instant, limit: Duration) -> Instant {
+    now + limit.min(FAR)
 }
 
 /// How long a close flushes: its limit less the smaller of 100 ms and a tenth, so that `Closed` answers still fall

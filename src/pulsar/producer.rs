@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
 use crate::policy::admission::Limits;
 use crate::policy::budget::message_charge;
-use crate::policy::limits::{Violations, flush_time};
+use crate::policy::limits::{Violations, after, flush_time};
 use crate::policy::progress::Flushed;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::permits::Permits;
@@ -198,7 +198,7 @@ impl Producer {
     ///
     /// As [`flush`](Self::flush); [`Timeout`](ErrorKind::Timeout) if the limit is over: everything goes on.
     pub fn flush_within(&self, limit: Duration) -> Result<(), Error> {
-        self.flush_until(Some(Instant::now() + limit))
+        self.flush_until(Some(after(Instant::now(), limit)))
     }
 
     fn flush_until(&self, deadline: Option<Instant>) -> Result<(), Error> {
@@ -229,7 +229,7 @@ impl Producer {
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
         let now = Instant::now();
-        let due = now + limit;
+        let due = after(now, limit);
         let (reply, mut answer) = completion();
         self.shared.start_close(now, limit, Some(reply));
         if on_callback_thread() {
@@ -274,9 +274,8 @@ impl ProducerShared {
     fn start_close(&self, now: Instant, limit: Duration, reply: Option<crate::pending::Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.permits.close();
-        let close =
-            Command::CloseProducer { producer: self.id, flush_until: now + flush_time(limit), due: now + limit, reply };
-        self.client.shared.post.command(close);
+        let (flush_until, due) = (after(now, flush_time(limit)), after(now, limit));
+        self.client.shared.post.command(Command::CloseProducer { producer: self.id, flush_until, due, reply });
     }
 }
 

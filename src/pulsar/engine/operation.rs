@@ -33,7 +33,8 @@ pub(super) struct PartitionsCall {
 
 pub(super) struct Shutdown {
     due: Instant,
-    reply: Option<Completion<()>>,
+    replies: Vec<Completion<()>>,
+    finished: bool,
 }
 
 impl Engine {
@@ -300,11 +301,18 @@ impl Engine {
     // Closing the client.
 
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, due: Instant, reply: Completion<()>) {
-        if self.shutdown.is_some() {
-            self.act(Action::Answer(Answer::Done(reply, Ok(()))));
-            return;
+        // Several closes wait for the same end; the earliest limit counts.
+        match &mut self.shutdown {
+            Some(Shutdown { finished: true, .. }) => {
+                self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+                return;
+            }
+            Some(shutdown) => {
+                shutdown.due = due.min(shutdown.due);
+                shutdown.replies.push(reply);
+            }
+            None => self.shutdown = Some(Shutdown { due, replies: vec![reply], finished: false }),
         }
-        self.shutdown = Some(Shutdown { due, reply: Some(reply) });
         self.new_operation(Operation::Shutdown, due);
         let calls: Vec<u64> = self.operations.keys().copied().collect();
         for id in calls {
@@ -340,14 +348,19 @@ impl Engine {
         if !self.producers.is_empty() || !self.consumers.is_empty() {
             return;
         }
-        let Some(reply) = shutdown.reply.take() else { return };
+        if std::mem::replace(&mut shutdown.finished, true) {
+            return;
+        }
+        let replies = std::mem::take(&mut shutdown.replies);
         for link in self.links.keys().copied().collect::<Vec<_>>() {
             self.act(Action::CloseLink { link, reset: false });
         }
         self.links.clear();
         self.requests.clear();
         self.lookups.clear();
-        self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+        for reply in replies {
+            self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+        }
         self.act(Action::Finished);
     }
 
