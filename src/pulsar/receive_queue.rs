@@ -77,7 +77,8 @@ impl ReceiveQueue {
         let mut permits = 0u32;
         if refund {
             let entries = state.entries.iter().filter(|entry| entry.part == id);
-            permits = entries.map(|entry| super::unpack::permits(&entry.entry)).sum();
+            // The counts are the peer's own words.
+            permits = entries.map(|entry| super::unpack::permits(&entry.entry)).fold(0, u32::saturating_add);
             let ready = state.ready.iter().filter(|message| message.entry.part == id).count();
             permits = permits.saturating_add(u32::try_from(ready).unwrap_or(u32::MAX));
         }

@@ -45,6 +45,8 @@ pub(super) struct Part {
     pub attachment: Attachment,
     /// One more at each subscription: permits and queues of an older session are void.
     pub session: u32,
+    /// Permits that the broker was given in this session, less the entries that it sent; each takes at least one.
+    pub credit: i64,
     pub acks: AckGroup,
     /// Entries to ask for again, by the time at which.
     pub redelivery: BTreeMap<(Instant, u64), MessageIdData>,
@@ -73,6 +75,7 @@ impl Engine {
                 topic,
                 attachment: Attachment::new(),
                 session: 0,
+                credit: 0,
                 acks: AckGroup::default(),
                 redelivery: BTreeMap::new(),
                 next_redelivery: 0,
@@ -108,6 +111,7 @@ impl Engine {
         self.opened(Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
+        part.credit = 0;
         let (session, permits, consumer) = (part.session, part.spec.queue_size, part.consumer);
         self.act(Action::ResetPart { part: id, session, refund: false });
         self.send_flow(id, permits);
@@ -145,7 +149,9 @@ impl Engine {
     }
 
     fn send_flow(&mut self, id: PartId, permits: u32) {
-        let Some(link) = self.parts.get(&id).and_then(|part| part.attachment.link()) else { return };
+        let Some(part) = self.parts.get_mut(&id) else { return };
+        let Some(link) = part.attachment.link() else { return };
+        part.credit = part.credit.saturating_add(i64::from(permits));
         if let Some(connection) = self.links.get_mut(&link) {
             wire::encode_flow(id.0, permits, &mut connection.control);
             self.mark_dirty(link);

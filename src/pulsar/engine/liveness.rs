@@ -8,6 +8,9 @@ use crate::error::{Error, ErrorKind};
 use crate::policy::keepalive::Verdict;
 use crate::pulsar::wire::command as wire;
 
+/// Control bytes behind which no more PONGs are put: the peer that pings so much has some on their way already.
+const ENOUGH_CONTROL: usize = 4096;
+
 impl Engine {
     pub(super) fn check_liveness(&mut self, now: Instant, link: LinkId) {
         let Some(connection) = self.links.get_mut(&link) else { return };
@@ -29,7 +32,9 @@ impl Engine {
 
     pub(super) fn pinged(&mut self, link: LinkId) {
         let Some(connection) = self.links.get_mut(&link) else { return };
-        wire::encode_pong(&mut connection.control);
+        if connection.control.len() < ENOUGH_CONTROL {
+            wire::encode_pong(&mut connection.control);
+        }
         self.mark_dirty(link);
     }
 

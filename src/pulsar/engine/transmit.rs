@@ -14,12 +14,12 @@ impl Engine {
     pub(crate) fn poll_transmit(&mut self, now: Now, link: LinkId, budget: usize, into: &mut WriteBuffer) -> bool {
         loop {
             let Some(connection) = self.links.get_mut(&link) else { return false };
+            if into.len() >= budget {
+                return !connection.ready.is_empty() || !connection.control.is_empty();
+            }
             if !connection.control.is_empty() {
                 into.copy(&connection.control);
                 connection.control.clear();
-            }
-            if into.len() >= budget {
-                return !connection.ready.is_empty();
             }
             let Some(lane) = connection.ready.pop_front() else { return false };
             if let Some(lane) = self.lanes.get_mut(&lane) {
