@@ -56,6 +56,8 @@ pub(super) struct Flight {
     pub count: usize,
     pub members: Vec<Member>,
     pub attempts: u32,
+    /// The broker refused it before, and it was sent once more.
+    pub refused: bool,
     pub handed_at: Instant,
     /// Fixed out of turn; settled when all before it are.
     pub outcome: Option<Outcome>,
@@ -98,12 +100,19 @@ impl Lane {
         if receipt.sequence_id > front.highest_sequence_id {
             return Matched::Ahead;
         }
-        let message_id = receipt.message_id.clone().unwrap_or_else(|| MessageIdData::new(u64::MAX, u64::MAX));
-        front.outcome = Some(Outcome::Stored {
-            message_id,
-            attempts: front.attempts,
-            first_index: front.count.saturating_sub(front.members.len()),
-            batch_size: Some(front.count).filter(|count| *count > 1),
+        let unknown_place = MessageIdData::new(u64::MAX, u64::MAX);
+        let message_id = receipt.message_id.clone().unwrap_or_else(|| unknown_place.clone());
+        front.outcome = Some(if front.refused && message_id == unknown_place {
+            // It may take the id for known only because it stored later ones meanwhile.
+            let text = format!("send to {}: the broker refused it once, and then took it for a duplicate", self.topic);
+            Outcome::Failed(Error::new(ErrorKind::Broker, text).with_delivery(Delivery::Unknown))
+        } else {
+            Outcome::Stored {
+                message_id,
+                attempts: front.attempts,
+                first_index: front.count.saturating_sub(front.members.len()),
+                batch_size: Some(front.count).filter(|count| *count > 1),
+            }
         });
         let handed_at = front.handed_at;
         self.settle_front(into);
@@ -121,6 +130,13 @@ impl Lane {
         flight.outcome = Some(Outcome::Failed(error.with_delivery(delivery)));
         self.settle_front(into);
         true
+    }
+
+    /// The broker refused the flight that has `sequence_id` at either end, and it is sent once more.
+    pub(super) fn refused_once(&mut self, sequence_id: u64) {
+        for flight in &mut self.flights {
+            flight.refused |= flight.sequence_id == sequence_id || flight.highest_sequence_id == sequence_id;
+        }
     }
 
     /// Results at the front leave in order.

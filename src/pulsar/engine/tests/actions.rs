@@ -155,8 +155,9 @@ impl World {
                     state.more = more;
                 }
                 let bytes = buffer.take_all();
-                self.handed_over(conn, &bytes);
+                // Results first: what is too large got one and makes room for what follows it.
                 self.drain();
+                self.handed_over(conn, &bytes);
             }
             self.fill_socket(conn);
             let state = &self.conns[conn];

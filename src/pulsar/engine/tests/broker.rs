@@ -59,6 +59,7 @@ impl Cluster {
                 self.counts.closes += 1;
                 let id = command.close_producer.producer_id();
                 let end = &mut self.conns[conn];
+                end.broken.retain(|broken| *broken != id);
                 if let Some(at) = end.producers.iter().position(|(producer, _)| *producer == id) {
                     let (_, topic) = end.producers.remove(at);
                     self.topics[topic].sessions.retain(|session| (session.conn, session.producer_id) != (conn, id));
@@ -232,6 +233,9 @@ impl Cluster {
         let id = send.producer_id;
         let found = self.conns[conn].producers.iter().find(|(producer, _)| *producer == id);
         let Some((_, index)) = found.copied() else { return };
+        if self.conns[conn].broken.contains(&id) {
+            return;
+        }
         let uids = match uids_of(send) {
             Ok(uids) => uids,
             Err(error) => {
@@ -243,9 +247,15 @@ impl Cluster {
         let highest = send.highest_sequence_id.unwrap_or(send.sequence_id);
         if let Some(code) = code.or(self.topics[index].terminated.then_some(ServerError::TopicTerminatedError as i32)) {
             if code == ServerError::ChecksumError as i32 {
+                // What follows is stored, so the order is lost whatever the client does.
                 self.conns[conn].touched = true;
+                self.topics[index].damaged = true;
             } else {
                 self.refused.extend(uids);
+            }
+            if code != ServerError::ChecksumError as i32 && code != ServerError::NotAllowedError as i32 {
+                // The topic failed: nothing is stored before the producer has come back.
+                self.conns[conn].broken.push(id);
             }
             let named = if self.either_end && rng.chance(1, 2) { highest } else { send.sequence_id };
             self.reply_with(conn, wire::send_error(id, named, code, "fault"));

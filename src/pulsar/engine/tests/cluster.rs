@@ -83,6 +83,8 @@ pub(super) struct ServerEnd {
     pub producers: Vec<(u64, usize)>,
     /// Consumer id, topic and subscription.
     pub consumers: Vec<(u64, usize)>,
+    /// Producers whose sends are ignored until they are opened anew.
+    pub broken: Vec<u64>,
     pub awaiting_pong: bool,
     pub heard: bool,
     pub held: Option<Command>,
@@ -136,6 +138,8 @@ pub(super) struct Topic {
     /// Between two brokers until then.
     pub away_until: Micros,
     pub terminated: bool,
+    /// A SEND was damaged on the way and what followed it was not.
+    pub damaged: bool,
     /// A stranger holds the exclusive place until then.
     pub taken_until: Micros,
     pub entries: Vec<Stored>,
@@ -201,6 +205,7 @@ impl Cluster {
             owner: *owner,
             away_until: 0,
             terminated: false,
+            damaged: false,
             taken_until: 0,
             entries: Vec::new(),
             sessions: Vec::new(),

@@ -216,6 +216,7 @@ impl World {
             _ if code.is_some_and(super::shell::ends_a_lane) => None,
             _ if self.cluster.refused.contains(&uid) => None,
             _ if code == Some(8) => None,
+            ErrorKind::Broker if self.cluster.topics[self.producers[op.producer].lanes[op.lane].topic].damaged => None,
             _ => Some(format!("an error that nothing explains: {code:?}")),
         }
     }
