@@ -13,7 +13,8 @@ SEEDS ?= 10000
 SOAK ?= --all-features --lib simulation
 SOAK_VARIABLE ?= THREADMQ_SEEDS
 
-.PHONY: setup setup-build setup-lint demo test soak lint bench
+.PHONY: setup setup-build setup-lint demo test soak bench
+.PHONY: lint lint-format lint-clippy lint-docs lint-licences lint-msrv lint-scripts
 
 setup:
 	@tests/setup build server
@@ -37,12 +38,24 @@ soak: setup-build
 	$(SOAK_VARIABLE)=$(SEEDS) cargo test --locked --release $(SOAK) -- --nocapture 2>&1 | tee "$$log"; \
 	grep -q '^test result: ok\. [1-9]' "$$log" || { echo 'soak: no test ran'; exit 1; }
 
-lint: setup-lint
+lint: lint-format lint-clippy lint-docs lint-licences lint-msrv lint-scripts
+
+lint-format: setup-lint
 	cargo fmt --all --check
+
+lint-clippy: setup-lint
 	cargo clippy --locked --all-targets --all-features -- -D warnings
+
+lint-docs: setup-lint
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features
+
+lint-licences: setup-lint
 	tests/licences
+
+lint-msrv: setup-lint
 	tests/msrv
+
+lint-scripts:
 	@if command -v shellcheck > /dev/null; then \
 	  shellcheck -x tests/run tests/setup tests/msrv tests/licences tests/servers/pulsar tests/servers/lib.sh .ci/run; \
 	fi

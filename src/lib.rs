@@ -38,6 +38,9 @@
 //! `pulsar` and the codecs `lz4`, `zlib`, `zstd`, `snappy` are on by default. `testkit` adds embedded servers and a
 //! faulty network for tests; `cli` the `threadmq` command line tool. RocketMQ is not there yet.
 
+// Without a system nothing drives the shared parts; the benchmarks and loom models build them alone.
+#![cfg_attr(not(feature = "pulsar"), allow(dead_code))]
+
 pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod manual;
@@ -59,5 +62,7 @@ pub use threads::{Threads, ThreadsBuilder};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod __bench {
+    #[cfg(feature = "pulsar")]
+    pub use crate::pulsar::wire::bench::{Batches, read_batch, read_receipts, receipt};
     pub use crate::runtime::bench::{Sends, Taken};
 }

@@ -277,16 +277,14 @@ impl<T> Admission<T> {
     }
 
     /// Messages admitted so far.
+    #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
+    #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.line.len()
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed
     }
 
     fn check(&self, call: &Call<T>, memory: &impl Memory) -> Result<u64, Error> {

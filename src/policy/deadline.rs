@@ -72,10 +72,12 @@ impl<K: Copy + Eq + Hash + Ord> DeadlineQueue<K> {
         self.due_of.get(&key).copied()
     }
 
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.in_order.len()
     }
 
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.in_order.is_empty()
     }

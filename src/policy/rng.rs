@@ -27,11 +27,13 @@ impl Rng {
     }
 
     /// True `numerator` times in `denominator`; never if `denominator` is 0.
+    #[cfg(test)]
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator && denominator > 0
     }
 
     /// A number in `0.0..1.0`.
+    #[cfg(test)]
     pub fn unit(&mut self) -> f64 {
         // 53 bits: each value is exact in an f64 and below 1.
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64

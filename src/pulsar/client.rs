@@ -143,6 +143,13 @@ impl Client {
     }
 }
 
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let closed = self.shared.closed.load(Ordering::Acquire);
+        f.debug_struct("Client").field("closed", &closed).finish_non_exhaustive()
+    }
+}
+
 impl ClientShared {
     pub(super) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)

@@ -369,6 +369,10 @@ impl EventLoop {
                     Watcher::Supervisor => self.supervisor.arm(key.pack(), at),
                     Watcher::Sweeper => self.sweeper.arm(key.pack(), at),
                 },
+                Action::Unwatch { key } => match key.watcher() {
+                    Watcher::Supervisor => self.supervisor.cancel(key.pack()),
+                    Watcher::Sweeper => self.sweeper.cancel(key.pack()),
+                },
                 Action::Settle(settle) => {
                     if let Some(lane) = self.lanes.get(&settle.lane) {
                         lane.settle(settle);

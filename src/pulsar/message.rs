@@ -252,7 +252,7 @@ impl BatchAcks {
 
     /// Marks all up to and with `index`. True if that completed the entry.
     pub(crate) fn mark_through(&self, index: u32) -> bool {
-        (0..=index).fold(false, |done, index| self.mark(index) || done)
+        (0..=index).filter(|index| self.mark(*index)).count() > 0
     }
 }
 

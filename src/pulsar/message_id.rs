@@ -60,6 +60,7 @@ impl MessageId {
     }
 
     /// The id of the first chunk, if this is a chunked message. Seeking goes there, acknowledging does not.
+    #[cfg(test)]
     pub(crate) fn first_chunk(&self) -> Option<Self> {
         self.first_chunk.as_ref().map(|first| Self::new(first.ledger_id, first.entry_id, first.partition))
     }

@@ -108,16 +108,6 @@ impl Router {
         };
         index as usize
     }
-
-    /// Takes over a new number of partitions. A count below the present one is ignored: topics only grow.
-    pub(crate) fn grow(&self, partitions: u32) {
-        self.partitions.fetch_max(partitions, Ordering::Relaxed);
-    }
-
-    /// The number of partitions that messages are spread over.
-    pub(crate) fn partitions(&self) -> usize {
-        self.partitions.load(Ordering::Relaxed) as usize
-    }
 }
 
 fn modulo(number: u64, partitions: u32) -> u32 {
@@ -239,20 +229,9 @@ mod tests {
         let random = router(RoutingMode::Single { partition: None }, 4, None, 6);
         let given = router(RoutingMode::Single { partition: Some(3) }, 4, None, 6);
         assert_eq!((random.route(0, None), given.route(0, None)), (2, 3));
-        random.grow(100);
         assert_eq!(random.route(9, None), 2);
         let wrong = Router::new(RoutingMode::Single { partition: Some(4) }, 4, HashingScheme::JavaString, None, 0);
         assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Config);
-    }
-
-    #[test]
-    fn partitions_grow_and_never_shrink() {
-        let router = router(RoutingMode::RoundRobin, 0, None, 0);
-        assert_eq!((router.partitions(), router.route(0, None), router.route(0, Some("x"))), (1, 0, 0));
-        router.grow(2);
-        router.grow(1);
-        assert_eq!(router.partitions(), 2);
-        assert_ne!(router.route(0, None), router.route(0, None));
     }
 
     #[test]

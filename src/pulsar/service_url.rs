@@ -26,6 +26,7 @@ impl HostPort {
     /// Reads `host`, `host:port`, `[ipv6]` or `[ipv6]:port`.
     ///
     /// Fails with kind `Config`; the text quotes the wrong part.
+    #[cfg(test)]
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, Error> {
         check_characters(text)
             .and_then(|()| parse_host_port(text, default_port))

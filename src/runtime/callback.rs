@@ -179,6 +179,7 @@ impl CallbackPool {
     }
 
     /// The same since the last call of this.
+    #[cfg(test)]
     pub fn take_max_lag(&self) -> Duration {
         self.shared().lag(self.shared().stats.max_lag_nanos.swap(0, Ordering::Relaxed))
     }

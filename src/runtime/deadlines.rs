@@ -72,6 +72,7 @@ impl DeadlineThread {
     }
 
     /// Ends the thread and waits until it is gone. It never blocks, so this is short.
+    #[cfg(test)]
     pub fn shutdown_and_join(&self) {
         self.shutdown();
         if let Some(ending) = self.ending.lock().take() {

@@ -44,18 +44,6 @@ impl<C, U> Inboxes<C, U> {
         Ok(())
     }
 
-    /// All of them, in order and with one wake, or none.
-    pub fn post_controls(&self, items: impl IntoIterator<Item = C>) -> Result<(), Vec<C>> {
-        // The iterator is code of others: it runs before the lock is taken.
-        let items: Vec<C> = items.into_iter().collect();
-        if items.is_empty() {
-            return Ok(());
-        }
-        self.control.append(items)?;
-        self.wake();
-        Ok(())
-    }
-
     /// Gives the item back once the inboxes are closed.
     pub fn post_user(&self, item: U) -> Result<(), U> {
         self.user.push(item)?;
@@ -132,15 +120,6 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    fn append(&self, mut items: Vec<T>) -> Result<(), Vec<T>> {
-        let mut slot = lock(&self.slot);
-        if slot.closed {
-            return Err(items);
-        }
-        slot.items.append(&mut items);
-        Ok(())
-    }
-
     fn drain(&self, into: &mut Vec<T>) {
         if into.is_empty() {
             if into.capacity() > KEPT_CAPACITY {
@@ -183,7 +162,8 @@ mod tests {
     fn posts_come_out_whole_and_in_order() {
         let (inboxes, _) = counted();
         inboxes.post_control(1).unwrap();
-        inboxes.post_controls([2, 3]).unwrap();
+        inboxes.post_control(2).unwrap();
+        inboxes.post_control(3).unwrap();
         inboxes.post_user(9).unwrap();
         let (mut control, mut user) = (vec![0], Vec::new());
         inboxes.drain_control(&mut control);
@@ -215,20 +195,11 @@ mod tests {
     }
 
     #[test]
-    fn posting_nothing_wakes_nobody() {
-        let (inboxes, wakes) = counted();
-        assert!(inboxes.park());
-        inboxes.post_controls([]).unwrap();
-        assert_eq!(wakes.load(Ordering::SeqCst), 0);
-    }
-
-    #[test]
     fn a_closed_inbox_gives_items_back_and_keeps_what_it_had() {
         let (inboxes, _) = counted();
         inboxes.post_control(1).unwrap();
         inboxes.close();
         assert_eq!(inboxes.post_control(2), Err(2));
-        assert_eq!(inboxes.post_controls([3, 4]), Err(vec![3, 4]));
         assert_eq!(inboxes.post_user(5), Err(5));
         let mut control = Vec::new();
         inboxes.drain_control(&mut control);

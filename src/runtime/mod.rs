@@ -6,7 +6,6 @@ pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod clock;
 pub(crate) mod deadlines;
-pub(crate) mod gate;
 pub(crate) mod inbox;
 pub(crate) mod lookup;
 pub(crate) mod permits;

@@ -28,7 +28,8 @@ pub(super) mod sync {
     };
 }
 
-/// A snapshot for statistics.
+/// A snapshot for tests.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PermitStats {
     /// Messages that hold a permit.
@@ -179,11 +180,6 @@ impl<T: Send + 'static> Permits<T> {
         }
     }
 
-    /// The last place given in each lane; 0 where there was none.
-    pub(crate) fn last_places(&self) -> Vec<u64> {
-        self.lock().admission.last_places()
-    }
-
     /// Waits for everything admitted before the call. Fails with the first failure among it that no earlier flush
     /// has told, or with `Timeout`. Works on after [`close`](Self::close).
     pub(crate) fn wait_flushed(&self, what: Flushed, deadline: Option<Instant>) -> Result<(), Error> {
@@ -215,18 +211,9 @@ impl<T: Send + 'static> Permits<T> {
         self.carry_out(state, served);
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
-        self.lock().admission.is_closed()
-    }
-
     /// Messages that hold a permit.
     pub(crate) fn pending(&self) -> usize {
         self.lock().admission.pending()
-    }
-
-    /// True if no message holds a permit. Then the line is empty too.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pending() == 0
     }
 
     /// Waits until no message holds a permit. Gives the number of those that still do when the deadline passes.
@@ -251,6 +238,7 @@ impl<T: Send + 'static> Permits<T> {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn stats(&self) -> PermitStats {
         let state = self.lock();
         let admission = &state.admission;

@@ -1,6 +1,6 @@
 //! The locks and atomics that loom can see: std's, or loom's under `cfg(loom)`.
 //!
-//! `inbox`, `gate` and `Completion` use only these, so that loom tries all interleavings of the files that
+//! `inbox` and `Completion` use only these, so that loom tries all interleavings of the files that
 //! ship. To run it (other threads of the crate keep their usual types and are not modelled):
 //!
 //! ```text
@@ -13,12 +13,12 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, Ordering, fence},
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicUsize, Ordering, fence},
+    atomic::{AtomicBool, Ordering, fence},
 };
 use std::sync::{LockResult, PoisonError};
 

@@ -68,7 +68,7 @@ fn a_full_producer_refuses_or_waits_as_it_was_told() {
         client.producer(&topic).max_pending(Some(2)).block_when_full(false).batch_max_delay(slow).create().unwrap();
     let one = refusing.submit("1").unwrap();
     let two = refusing.submit("2").unwrap();
-    let full = refusing.submit("3").err().expect("no room");
+    let full = refusing.submit("3").unwrap_err();
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
     assert_eq!(&full.message().unwrap().payload()[..], b"3");
     refusing.flush().unwrap();
@@ -107,8 +107,7 @@ fn bad_options_are_all_named_at_once() {
         .keep_alive_interval(Duration::ZERO)
         .memory_limit(Some(1))
         .build()
-        .err()
-        .expect("refused");
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
     let text = error.to_string();
     for part in ["::1:6650", "keep_alive_interval", "memory_limit"] {

@@ -132,7 +132,7 @@ fn a_message_over_the_limit_is_refused_at_once_and_its_neighbours_are_unharmed()
     let consumer = reader(&client, &topic);
     let producer = client.producer(&topic).batch_max_delay(Duration::from_millis(200)).create().unwrap();
     let before = producer.submit("before").unwrap();
-    let refused = producer.submit(vec![7u8; 6 * 1024 * 1024]).err().expect("too large");
+    let refused = producer.submit(vec![7u8; 6 * 1024 * 1024]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::TooLarge);
     assert_eq!(refused.message().unwrap().payload().len(), 6 * 1024 * 1024);
     let after = producer.submit("after").unwrap();

@@ -11,6 +11,9 @@ use threadmq::{Delivery, ErrorKind};
 
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// What a callback was told.
+type Fate = Result<(), (ErrorKind, Delivery)>;
+
 #[derive(Debug, Default)]
 pub struct Tally {
     pub accepted: usize,
@@ -32,14 +35,14 @@ pub struct Load {
     producer: Producer,
     topic: String,
     stop: Arc<AtomicBool>,
-    sender: JoinHandle<u64>,
+    sender: Option<JoinHandle<u64>>,
     answers: Arc<Answers>,
 }
 
 #[derive(Default)]
 struct Answers {
     /// In the order in which callbacks ran: the number, its result.
-    all: Mutex<Vec<(u64, Result<(), (ErrorKind, Delivery)>)>>,
+    all: Mutex<Vec<(u64, Fate)>>,
     last_ok: AtomicU64,
 }
 
@@ -70,7 +73,7 @@ impl Load {
                 number
             })
         };
-        Self { client, producer, topic, stop, sender, answers }
+        Self { client, producer, topic, stop, sender: Some(sender), answers }
     }
 
     pub fn run_for(&self, time: Duration) {
@@ -89,9 +92,10 @@ impl Load {
     }
 
     /// Stops sending, closes, reads the topic to its end, and compares.
-    pub fn finish(self) -> Tally {
+    pub fn finish(mut self) -> Tally {
         self.stop.store(true, Ordering::Relaxed);
-        let accepted = self.sender.join().unwrap() as usize;
+        let sender = self.sender.take().expect("finished once");
+        let accepted = sender.join().unwrap() as usize;
         self.producer.close().unwrap();
         let mut tally = Tally { accepted, longest_overdue: self.client.stats().longest_overdue, ..Tally::default() };
         let answers = self.answers.all.lock().unwrap().clone();
@@ -124,7 +128,7 @@ impl Load {
     }
 
     /// All numbers in the topic, in stored order.
-    fn read_back(&self, answers: &BTreeMap<u64, Result<(), (ErrorKind, Delivery)>>) -> Vec<u64> {
+    fn read_back(&self, answers: &BTreeMap<u64, Fate>) -> Vec<u64> {
         let consumer =
             self.client.consumer(&self.topic, "tally").initial_position(InitialPosition::Earliest).subscribe().unwrap();
         let last_ok = answers.iter().rev().find(|(_, result)| result.is_ok()).map(|(number, _)| *number);

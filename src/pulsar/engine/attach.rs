@@ -154,11 +154,17 @@ impl Engine {
         attachment.last_error = Some(error.clone());
         let first = !attachment.opened_once;
         let verdict = match error.code() {
-            Some(code) if retry::ghost_may_explain(code) && attachment.ghost_possible(now) => Verdict::Retry,
-            Some(code) => retry::verdict(code, attempt),
+            Some(code) => match attachment.lost_at {
+                Some(lost) => retry::verdict_after_loss(code, attempt, now.saturating_duration_since(lost)),
+                None => retry::verdict(code, attempt),
+            },
             None if first && error.recovery() == Recovery::Never => Verdict::Fail,
             None => Verdict::Retry,
         };
+        if let (Owner::Lane(lane), true) = (owner, error.code().is_some_and(retry::fails_pending)) {
+            // The backlog quota is used up and the topic's policy is that senders are told.
+            self.fail_pending(now, lane, error);
+        }
         match verdict {
             // A server that is not ready is no reason to give up a healthy link: other topics use it.
             Verdict::Retry | Verdict::RetryAfterClosingLink => self.rest(now, owner),

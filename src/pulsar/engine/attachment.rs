@@ -56,8 +56,6 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// The longest pause while sends wait.
 pub(super) const LONGEST_PAUSE_UNDER_SENDS: Duration = Duration::from_secs(2);
-/// How long a lost session of ours may explain that our place is taken.
-pub(super) const GHOST_LIFE: Duration = Duration::from_secs(90);
 
 impl Attachment {
     pub(super) fn new() -> Self {
@@ -90,10 +88,5 @@ impl Attachment {
 
     pub(super) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open { .. })
-    }
-
-    /// Whether a ghost of our own lost session may still hold our place.
-    pub(super) fn ghost_possible(&self, now: Instant) -> bool {
-        self.lost_at.is_some_and(|lost| now < lost + GHOST_LIFE)
     }
 }

@@ -112,7 +112,6 @@ pub(crate) struct ProducerOpened {
 pub(crate) struct LaneOpened {
     pub name: String,
     pub next_sequence_id: u64,
-    pub max_message_size: u32,
 }
 
 /// What all parts of a consumer share.
@@ -367,6 +366,10 @@ pub(crate) enum Action {
     Watch {
         key: DeadlineKey,
         at: Instant,
+    },
+    /// The key needs no post any more; one that comes all the same is a no-op.
+    Unwatch {
+        key: DeadlineKey,
     },
     Settle(Settle),
     Answer(Answer),

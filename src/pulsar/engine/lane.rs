@@ -23,7 +23,6 @@ pub(super) struct Lane {
     /// The name given by the user or by the broker.
     pub name: Option<String>,
     pub topic_epoch: Option<u64>,
-    pub next_sequence_id: u64,
     /// Admitted and not yet encoded. A message that is due is left out, whatever its link does.
     pub queue: VecDeque<Admitted<Outgoing>>,
     /// Estimated bytes of the queue as batches, and how many of it cannot be batched.

@@ -62,7 +62,6 @@ impl Engine {
                 attachment: Attachment::new(),
                 name: spec.name.clone(),
                 topic_epoch: None,
-                next_sequence_id: 0,
                 queue: std::collections::VecDeque::new(),
                 queue_bytes: 0,
                 lone: 0,
@@ -115,8 +114,7 @@ impl Engine {
             let last = success.last_sequence_id.unwrap_or(-1);
             u64::try_from(last.saturating_add(1)).unwrap_or(0)
         });
-        let opened =
-            LaneOpened { name: lane.name.clone().unwrap_or_default(), next_sequence_id: next, max_message_size: limit };
+        let opened = LaneOpened { name: lane.name.clone().unwrap_or_default(), next_sequence_id: next };
         let producer = lane.producer;
         self.act(Action::LaneLimit { lane: id, max_message_size: limit });
         self.settle(now, id, settled);
@@ -248,6 +246,14 @@ impl Engine {
         lane.fail_all(&error, &mut settled);
         self.settle(now, id, settled);
         self.act(Action::LaneFailed { lane: id, error });
+    }
+
+    /// What waits fails, the producer lives on.
+    pub(super) fn fail_pending(&mut self, now: Instant, id: LaneId, error: &Error) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let mut settled = Vec::new();
+        lane.fail_all(error, &mut settled);
+        self.settle(now, id, settled);
     }
 
     /// `create` failed: nothing of the producer stays.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Engine;
 use super::attachment::Owner;
-use super::event::{ConsumerId, DeadlineKey, LaneId, LinkId, PartId};
+use super::event::{Action, ConsumerId, DeadlineKey, LaneId, LinkId, PartId};
 use crate::error::{Error, ErrorKind};
 use crate::pulsar::wire::command as wire;
 use crate::pulsar::wire::pb;
@@ -57,6 +57,9 @@ impl Engine {
         let id = id?;
         let known = self.requests.get(&id).is_some_and(|request| request.link == link);
         let request = if known { self.requests.remove(&id) } else { None };
+        if request.is_some() {
+            self.act(Action::Unwatch { key: DeadlineKey::Request(id) });
+        }
         let sent_at = request.as_ref().map(|request| request.sent_at);
         let connection = self.links.get_mut(&link)?;
         if let Some(keepalive) = connection.keepalive() {

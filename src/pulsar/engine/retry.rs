@@ -59,9 +59,9 @@ pub(crate) fn verdict(code: i32, attempt: Attempt) -> Verdict {
 /// Whether our own lost session, which the broker still takes for alive, can be the reason for this error.
 ///
 /// Of an exclusive producer it can; one that fences others out meets no ghosts, and for it `ProducerFenced` is
-/// final. A ghost behind `ProducerBusy` needs no rule: it is retried without limit anyhow.
-pub(crate) fn ghost_may_explain(code: i32) -> bool {
-    matches!(ServerError::from_i32(code), Some(ServerError::ProducerFenced | ServerError::ConsumerBusy))
+/// final. A ghost behind `ProducerBusy` or `ConsumerBusy` needs no rule: those are retried without limit anyhow.
+fn ghost_may_explain(code: i32) -> bool {
+    ServerError::from_i32(code) == Some(ServerError::ProducerFenced)
 }
 
 /// [`verdict`] for an attempt to get back a place whose link was lost this long ago: what a ghost may explain is
@@ -153,7 +153,7 @@ fn reconnect(error: ServerError) -> Verdict {
 fn resubscribe(error: ServerError) -> Verdict {
     use ServerError as E;
     match error {
-        E::TopicNotFound | E::ConsumerBusy => Verdict::Stop,
+        E::TopicNotFound => Verdict::Stop,
         _ => Verdict::Retry,
     }
 }
@@ -170,7 +170,7 @@ mod tests {
         (2, "RRRR"),
         (3, "RRRR"),
         (4, "FFRR"),
-        (5, "FFRS"),
+        (5, "FFRR"),
         (6, "CRRR"),
         (7, "RRRR"),
         (8, "RRRR"),
@@ -231,11 +231,11 @@ mod tests {
         assert_eq!(verdict_after_loss(fenced, Attempt::Reconnect, before), Verdict::Retry);
         assert_eq!(verdict_after_loss(fenced, Attempt::Reconnect, after), Verdict::Stop);
         assert_eq!(verdict_after_loss(busy, Attempt::Resubscribe, before), Verdict::Retry);
-        assert_eq!(verdict_after_loss(busy, Attempt::Resubscribe, after), Verdict::Stop);
+        assert_eq!(verdict_after_loss(busy, Attempt::Resubscribe, after), Verdict::Retry);
         assert_eq!(verdict_after_loss(fenced, Attempt::FirstCreate, Duration::ZERO), Verdict::Fail);
         assert_eq!(verdict_after_loss(busy, Attempt::FirstSubscribe, Duration::ZERO), Verdict::Fail);
         for (code, _) in TABLE {
-            assert_eq!(ghost_may_explain(code), code == fenced || code == busy, "code {code}");
+            assert_eq!(ghost_may_explain(code), code == fenced, "code {code}");
             if !ghost_may_explain(code) {
                 let late = verdict_after_loss(code, Attempt::Reconnect, after);
                 assert_eq!(verdict_after_loss(code, Attempt::Reconnect, Duration::ZERO), late, "code {code}");

@@ -74,6 +74,7 @@ impl WriteBuffer {
     }
 
     /// All of it as one vector; for tests and simulations.
+    #[cfg(test)]
     pub(crate) fn take_all(&mut self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.len);
         for chunk in self.chunks.drain(..) {

@@ -1,5 +1,7 @@
 //! Bytes to types and back; pure.
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 pub(crate) mod code;
 pub(crate) mod command;
 pub(crate) mod compress;

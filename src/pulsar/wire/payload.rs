@@ -6,8 +6,12 @@ mod read;
 mod write;
 
 use bytes::Bytes;
-pub(crate) use metadata::{Chunk, Metadata, SingleMetadata};
-pub(crate) use read::{BatchItem, BatchReader, BrokerEntry, Entry, parse_entry};
+#[cfg(test)]
+pub(crate) use metadata::Chunk;
+pub(crate) use metadata::{Metadata, SingleMetadata};
+#[cfg(test)]
+pub(crate) use read::{BatchItem, BrokerEntry, Entry};
+pub(crate) use read::{BatchReader, parse_entry};
 pub(crate) use write::{BatchWriter, SendHeader, encode_single_send};
 
 pub(crate) use super::compress::decompress;

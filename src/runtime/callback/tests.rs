@@ -251,7 +251,7 @@ fn lag_is_seen_while_a_callback_waits_and_after() {
     release.send(()).unwrap();
     rx.recv_timeout(LONG).unwrap();
     assert!(pool.take_max_lag() >= Duration::from_millis(20));
-    assert_eq!(pool.max_lag(), Duration::ZERO);
+    assert!(pool.max_lag() < Duration::from_millis(20), "it was taken");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn close_answers_the_line_and_lets_the_rest_finish() {
         assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Closed, Some('b')));
     });
     assert_eq!(permits.admit(0, 'c', 10, None, true).unwrap_err().kind(), ErrorKind::Closed);
-    assert!(permits.is_closed() && !permits.is_idle());
+    assert_ne!(permits.pending(), 0);
     assert_eq!(permits.wait_idle(Some(Instant::now())), Err(1));
     thread::scope(|scope| {
         let flush = scope.spawn(|| permits.wait_flushed(Flushed::Returned, None));
@@ -137,7 +137,6 @@ fn flush_waits_for_what_was_admitted_before_it() {
             assert!(result.join().unwrap().is_ok());
         }
     });
-    assert_eq!(permits.last_places(), [1, 2]);
 }
 
 #[test]
@@ -149,7 +148,7 @@ fn freed_memory_goes_to_the_producers_that_wait_in_turn() {
     first.admit(0, 0, 10, None, false).unwrap();
     second.admit(0, 0, 10, None, false).unwrap();
     thread::scope(|scope| {
-        let mut spawn = |permits: &Arc<Permits<i32>>, item| {
+        let spawn = |permits: &Arc<Permits<i32>>, item| {
             let (permits, waiting) = (Arc::clone(permits), permits.stats().waiting);
             let watched = Arc::clone(&permits);
             scope.spawn(move || permits.admit(0, item, 20, None, true).unwrap());
@@ -202,14 +201,14 @@ fn under_stress_every_call_ends_and_everything_comes_back() {
             scope.spawn(move || {
                 let mut batch = Vec::new();
                 let mut places = [0, 0];
-                while senders.load(Ordering::Acquire) > 0 || !producer.is_idle() {
-                    for lane in 0..2 {
+                while senders.load(Ordering::Acquire) > 0 || producer.pending() > 0 {
+                    for (lane, place) in places.iter_mut().enumerate() {
                         producer.take(lane, &mut batch);
                         for admitted in batch.drain(..) {
-                            places[lane] += 1;
-                            assert_eq!(admitted.ticket.place, places[lane]);
+                            *place += 1;
+                            assert_eq!(admitted.ticket.place, *place);
                             taken.fetch_add(1, Ordering::Relaxed);
-                            producer.fixed(lane, places[lane], None);
+                            producer.fixed(lane, *place, None);
                             producer.returned(lane, 1, admitted.ticket.charge);
                         }
                     }

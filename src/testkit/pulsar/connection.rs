@@ -210,7 +210,11 @@ fn write_loop(shared: &Shared, writes: &Receiver<Write>) {
         let written = match write {
             Write::Bytes(bytes) => write_all(shared, &bytes),
             Write::Endless => {
-                while write_all(shared, &zeros) && !shared.ending.load(Ordering::Acquire) {}
+                // Each write blocks until the peer takes it.
+                let mut alive = true;
+                while alive && !shared.ending.load(Ordering::Acquire) {
+                    alive = write_all(shared, &zeros);
+                }
                 false
             }
         };

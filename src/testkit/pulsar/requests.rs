@@ -102,6 +102,10 @@ impl State {
 
     fn on_connect(&mut self, connection: u64, body: &pb::CommandConnect) {
         let greeting = self.script.greeting();
+        if greeting.is_some() {
+            // It leaves before the turn is over.
+            self.publish_events();
+        }
         let max_message_size = self.common.max_message_size.load(std::sync::atomic::Ordering::Relaxed);
         let Some(state) = self.connections.get_mut(&connection) else { return };
         state.reads_broker_entries = body.feature_flags.get_or_default().supports_broker_entry_metadata();

@@ -222,6 +222,8 @@ impl State {
     }
 
     fn remove_connections(&mut self, ids: &[u64], ending: Ending) {
+        // Whoever sees the connection end finds in the log why.
+        self.publish_events();
         let mut removed = Vec::new();
         for id in ids {
             if let Some(mut connection) = self.connections.remove(id) {
@@ -289,7 +291,7 @@ impl State {
         self.events.push(Event { at, connection, kind });
     }
 
-    fn publish_events(&mut self) {
+    pub(super) fn publish_events(&mut self) {
         self.log.append(&mut self.events);
     }
 

@@ -101,9 +101,10 @@ impl World {
     }
 
     fn part_at(&self, id: PartId) -> Option<(usize, usize)> {
-        self.apps.iter().enumerate().find_map(|(app, state)| {
-            state.parts.iter().position(|part| part.id == id).map(|part| (app, part))
-        })
+        self.apps
+            .iter()
+            .enumerate()
+            .find_map(|(app, state)| state.parts.iter().position(|part| part.id == id).map(|part| (app, part)))
     }
 
     pub(super) fn deliver(&mut self, delivery: Delivery) {
@@ -125,7 +126,10 @@ impl World {
         state.queue.push_back(Entry { session: delivery.session, id: delivery.message_id, messages });
         let held: u32 = state.queue.iter().map(|entry| entry.messages).sum::<u32>() + state.used;
         if delivery.session != state.session {
-            self.fail(format!("a delivery of session {} in session {}", delivery.session, self.apps[app].parts[part].session));
+            self.fail(format!(
+                "a delivery of session {} in session {}",
+                delivery.session, self.apps[app].parts[part].session
+            ));
         } else if held >= size + state.largest {
             self.fail(format!("{held} messages in a queue of {size}"));
         }

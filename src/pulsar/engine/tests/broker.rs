@@ -206,12 +206,8 @@ impl Cluster {
     }
 
     fn enter(&mut self, conn: usize, topic: usize, open: &Open, delay: Micros) {
-        let session = Session {
-            conn,
-            producer_id: open.producer_id,
-            name: open.name.clone(),
-            exclusive: open.exclusive,
-        };
+        let session =
+            Session { conn, producer_id: open.producer_id, name: open.name.clone(), exclusive: open.exclusive };
         self.topics[topic].sessions.push(session);
         self.conns[conn].producers.push((open.producer_id, topic));
         self.opened(conn, topic, open.request, &open.name, delay);
@@ -354,7 +350,10 @@ pub(super) fn messages_of(send: &Send) -> Result<Vec<(u64, u64)>, String> {
     }
     let (Some(first), Some(last)) = (messages.first(), messages.last()) else { return Err("empty batch".into()) };
     if first.1 != send.sequence_id || Some(last.1) != send.highest_sequence_id || count != send.num_messages {
-        return Err(format!("a batch of {first:?} to {last:?} says {} to {:?}", send.sequence_id, send.highest_sequence_id));
+        return Err(format!(
+            "a batch of {first:?} to {last:?} says {} to {:?}",
+            send.sequence_id, send.highest_sequence_id
+        ));
     }
     Ok(messages)
 }

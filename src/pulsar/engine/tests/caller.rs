@@ -18,12 +18,27 @@ use crate::pulsar::wire::payload::Content;
 pub(super) enum Doing {
     Thinking,
     /// Admitted; the loop is not told yet.
-    Telling { producer: usize, lane: usize, then: Option<u64> },
-    InLine { producer: usize, waiter: WaiterId, uid: u64, wait_for_answer: bool },
+    Telling {
+        producer: usize,
+        lane: usize,
+        then: Option<u64>,
+    },
+    InLine {
+        producer: usize,
+        waiter: WaiterId,
+        uid: u64,
+        wait_for_answer: bool,
+    },
     Awaiting(u64),
     /// The watch stands; the loop is not told yet.
-    AskingFlush { producer: usize },
-    Flushing { producer: usize, watch: WatchId, targets: Vec<u64> },
+    AskingFlush {
+        producer: usize,
+    },
+    Flushing {
+        producer: usize,
+        watch: WatchId,
+        targets: Vec<u64>,
+    },
 }
 
 pub(super) struct Caller {
@@ -191,7 +206,14 @@ impl World {
     }
 
     /// One call up to the end of its step under the admission lock.
-    pub(super) fn offer(&mut self, producer: usize, lane: usize, size: usize, way: Way, may_wait: bool) -> Offer<Outgoing> {
+    pub(super) fn offer(
+        &mut self,
+        producer: usize,
+        lane: usize,
+        size: usize,
+        way: Way,
+        may_wait: bool,
+    ) -> Offer<Outgoing> {
         let uid = self.ops.len() as u64;
         let mut payload = vec![0xA5; size.max(8)];
         payload[..8].copy_from_slice(&uid.to_le_bytes());
@@ -257,7 +279,9 @@ impl World {
             Doing::InLine { producer, waiter, uid, .. } => {
                 let (producer, waiter, uid) = (*producer, *waiter, *uid);
                 // Nothing if it was decided already: then somebody is on the way to tell us.
-                let Some((_, served)) = self.producers[producer].admission.withdraw(waiter, &self.budget) else { return };
+                let Some((_, served)) = self.producers[producer].admission.withdraw(waiter, &self.budget) else {
+                    return;
+                };
                 self.producers[producer].owners.retain(|(id, _, _)| *id != waiter);
                 self.carry_out(producer, served);
                 self.returned(uid, &Error::new(ErrorKind::Timeout, "no room"));

@@ -170,9 +170,8 @@ impl World {
                 (!asked && !waits).then(|| "its look-up waits for nothing".into())
             }
             Phase::Linking { target } => {
-                let waits = engine.targets.get(target).is_some_and(|target| {
-                    target.waiters.contains(&Waiter::Owner(owner))
-                });
+                let waits =
+                    engine.targets.get(target).is_some_and(|target| target.waiters.contains(&Waiter::Owner(owner)));
                 (!waits).then(|| "waits for a link that does not know it".into())
             }
             Phase::Opening { link, request } => {
@@ -208,7 +207,10 @@ impl World {
         }
         let used = self.budget.usage().used as usize - self.net.pressed;
         if used != 0 || self.budget.usage().contended {
-            self.fail(format!("the client's memory at rest: {used} bytes, contended {}", self.budget.usage().contended));
+            self.fail(format!(
+                "the client's memory at rest: {used} bytes, contended {}",
+                self.budget.usage().contended
+            ));
         }
         let _ = self.budget.allowance();
         for topic in 0..self.cluster.order.len() {
@@ -217,7 +219,9 @@ impl World {
             }
             let places: Vec<(usize, usize, u64)> = self.cluster.order[topic]
                 .iter()
-                .map(|uid| (self.ops[*uid as usize].producer, self.ops[*uid as usize].lane, self.ops[*uid as usize].place))
+                .map(|uid| {
+                    (self.ops[*uid as usize].producer, self.ops[*uid as usize].lane, self.ops[*uid as usize].place)
+                })
                 .collect();
             if let Some(pair) = places.windows(2).find(|pair| pair[0].2 >= pair[1].2) {
                 self.fail(format!("topic {topic} stored {pair:?} out of order"));

@@ -12,21 +12,43 @@ use crate::pulsar::wire::command::{self as wire, Command, MessageIdData};
 
 /// What the brokers want done.
 pub(super) enum Out {
-    Frame { conn: usize, delay: Micros, frame: Command },
+    Frame {
+        conn: usize,
+        delay: Micros,
+        frame: Command,
+    },
     /// Arrives after what is sent later.
-    Late { conn: usize, delay: Micros, frame: Command },
+    Late {
+        conn: usize,
+        delay: Micros,
+        frame: Command,
+    },
     /// The broker drops a connection.
-    Close { conn: usize },
-    Timer { at: Micros, timer: Timer },
+    Close {
+        conn: usize,
+    },
+    Timer {
+        at: Micros,
+        timer: Timer,
+    },
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Timer {
     /// A producer came back while its former self seems alive: is it?
-    Liveness { topic: usize, old: usize, conn: usize, open: Open },
-    KeepAlive { conn: usize },
+    Liveness {
+        topic: usize,
+        old: usize,
+        conn: usize,
+        open: Open,
+    },
+    KeepAlive {
+        conn: usize,
+    },
     /// A receipt that was held back goes out at the latest now.
-    Held { conn: usize },
+    Held {
+        conn: usize,
+    },
 }
 
 /// A PRODUCER request that is being decided.

@@ -13,7 +13,10 @@ pub(super) enum Fault {
     /// The broker closes the connection.
     BrokerCloses,
     /// Bytes disappear: towards the broker, towards the client.
-    HalfOpen { to_broker: bool, to_client: bool },
+    HalfOpen {
+        to_broker: bool,
+        to_client: bool,
+    },
     Freeze(Micros),
     /// One connection is not read.
     Stall(Micros),
@@ -29,10 +32,17 @@ pub(super) enum Fault {
     ProducerLate(Micros),
     StaleClose,
     ConsumerRefused(i32, u32),
-    Unload { tell: bool, away: Micros },
+    Unload {
+        tell: bool,
+        away: Micros,
+    },
     SendError(i32),
     Receipt(ReceiptFault),
-    Restart { keep: bool, down: Micros, away: Micros },
+    Restart {
+        keep: bool,
+        down: Micros,
+        away: Micros,
+    },
     SmallLimit(i32),
     ClockJump(i64),
     Memory(Micros),
@@ -45,11 +55,38 @@ pub(super) enum Fault {
 }
 
 pub(super) const KINDS: [&str; 32] = [
-    "cut", "broker closes", "half-open", "freeze", "stall", "slow", "refuse", "black hole", "dead address",
-    "redirect loop", "look-up fails", "look-up silent", "producer refused", "producer silent", "producer late",
-    "stale close", "consumer refused", "unload, told", "unload", "send error", "receipt lost", "receipt twice",
-    "receipt late", "receipts swapped", "restart", "small limit", "clock jump", "memory", "slow resolver",
-    "no resolver", "stranger", "garbage, flapping",
+    "cut",
+    "broker closes",
+    "half-open",
+    "freeze",
+    "stall",
+    "slow",
+    "refuse",
+    "black hole",
+    "dead address",
+    "redirect loop",
+    "look-up fails",
+    "look-up silent",
+    "producer refused",
+    "producer silent",
+    "producer late",
+    "stale close",
+    "consumer refused",
+    "unload, told",
+    "unload",
+    "send error",
+    "receipt lost",
+    "receipt twice",
+    "receipt late",
+    "receipts swapped",
+    "restart",
+    "small limit",
+    "clock jump",
+    "memory",
+    "slow resolver",
+    "no resolver",
+    "stranger",
+    "garbage, flapping",
 ];
 
 impl Fault {
@@ -414,8 +451,7 @@ impl World {
     }
 
     fn move_topic(&mut self, topic: usize, tell: bool, away: Micros) {
-        let up: Vec<usize> =
-            (0..self.plan.brokers).filter(|broker| !self.cluster.brokers[*broker].down).collect();
+        let up: Vec<usize> = (0..self.plan.brokers).filter(|broker| !self.cluster.brokers[*broker].down).collect();
         if let Some(to) = up.get(self.rng.below(up.len() as u64) as usize) {
             self.cluster.unload(self.now, topic, *to, tell, away);
         }

@@ -23,7 +23,8 @@ impl World {
         }
         self.dials.insert(link, broker);
         let ok = self.now >= self.net.resolver_fails_until;
-        let delay = if self.now < self.net.resolver_slow_until { self.rng.below(15 * SEC) } else { self.rng.below(5 * MS) };
+        let delay =
+            if self.now < self.net.resolver_slow_until { self.rng.below(15 * SEC) } else { self.rng.below(5 * MS) };
         self.after(delay, Event::Resolved(link, broker, ok));
     }
 

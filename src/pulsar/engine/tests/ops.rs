@@ -91,7 +91,9 @@ impl World {
         let handed = op.handed;
         self.note("returned", uid, error.kind() as u64);
         if overdue || twice || handed || error.delivery() != Delivery::NotSent {
-            self.fail(format!("message {uid} came back late, twice, after it was sent, or with a wrong fate: {error:?}"));
+            self.fail(format!(
+                "message {uid} came back late, twice, after it was sent, or with a wrong fate: {error:?}"
+            ));
         }
     }
 
@@ -200,8 +202,12 @@ impl World {
         };
         match delivery {
             Delivery::NotSent if op.handed => return Some("told NotSent, and it was handed over".into()),
-            Delivery::Unknown | Delivery::Refused if !op.handed => return Some("in doubt, and it was never sent".into()),
-            Delivery::Refused if self.cluster.stored.contains_key(&uid) => return Some("refused, and it is stored".into()),
+            Delivery::Unknown | Delivery::Refused if !op.handed => {
+                return Some("in doubt, and it was never sent".into());
+            }
+            Delivery::Refused if self.cluster.stored.contains_key(&uid) => {
+                return Some("refused, and it is stored".into());
+            }
             _ => {}
         }
         match kind {

@@ -97,9 +97,7 @@ impl Plan {
             slow_callbacks: rng.chance(1, 3),
             producers,
             consumers,
-            callers: (0..callers)
-                .map(|_| CallerPlan { sends: each, burst: 1 + rng.below(25) as u32 })
-                .collect(),
+            callers: (0..callers).map(|_| CallerPlan { sends: each, burst: 1 + rng.below(25) as u32 }).collect(),
             faults,
             closes,
             scripted: false,

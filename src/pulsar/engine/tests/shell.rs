@@ -21,10 +21,21 @@ pub(super) enum Control {
     Key(u64),
     Command(Command),
     Flush(usize),
-    CloseProducer { producer: usize, flush_until: Instant, due: Instant, reply: Completion<()> },
+    CloseProducer {
+        producer: usize,
+        flush_until: Instant,
+        due: Instant,
+        reply: Completion<()>,
+    },
     /// An application took messages: look at its permits.
-    Permits { app: usize, part: usize },
-    Resolved { link: LinkId, answer: Result<Vec<std::net::SocketAddr>, Error> },
+    Permits {
+        app: usize,
+        part: usize,
+    },
+    Resolved {
+        link: LinkId,
+        answer: Result<Vec<std::net::SocketAddr>, Error>,
+    },
     Connected(LinkId),
     ConnectFailed(LinkId),
 }
@@ -57,7 +68,7 @@ impl Default for LoopThread {
 }
 
 pub(super) struct WatcherThread {
-    pub inbox: VecDeque<(u64, Instant)>,
+    pub inbox: VecDeque<(u64, Option<Instant>)>,
     pub queue: DeadlineQueue<u64>,
     pub parked: bool,
     pub turn: u32,
@@ -291,7 +302,8 @@ impl World {
 
     // The timer threads.
 
-    pub(super) fn watch(&mut self, key: DeadlineKey, at: Instant) {
+    /// Posts a key to its timer thread: to be armed, or cancelled.
+    pub(super) fn watch(&mut self, key: DeadlineKey, at: Option<Instant>) {
         let index = Self::watcher(key.watcher());
         self.watchers[index].inbox.push_back((key.pack(), at));
         if self.watchers[index].parked {
@@ -318,7 +330,10 @@ impl World {
         let now = self.instant(self.now);
         let thread = &mut self.watchers[index];
         for (key, at) in thread.inbox.drain(..) {
-            thread.queue.arm(key, at);
+            match at {
+                Some(at) => thread.queue.arm(key, at),
+                None => thread.queue.cancel(key),
+            };
         }
         let mut fired = Vec::new();
         while let Some(key) = thread.queue.pop_due(now) {
@@ -339,7 +354,7 @@ impl World {
     pub(super) fn armed_by(&self, key: DeadlineKey, at: Instant) -> bool {
         let packed = key.pack();
         let thread = &self.watchers[Self::watcher(key.watcher())];
-        thread.inbox.iter().any(|(other, due)| *other == packed && *due <= at)
+        thread.inbox.iter().any(|(other, due)| *other == packed && due.is_some_and(|due| due <= at))
             || thread.queue.due_of(packed).is_some_and(|due| due <= at)
             || self.control.iter().any(|control| matches!(control, Control::Key(other) if *other == packed))
     }

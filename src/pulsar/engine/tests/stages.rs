@@ -302,7 +302,9 @@ impl World {
                 let states: Vec<_> = subscription.states.iter().enumerate().rev().take(4).collect();
                 let text = format!(
                     "topic {}: {backlog} of {} entries are not acknowledged, the last are {states:?}, session {:?}",
-                    state.topic, topic.entries.len(), subscription.session
+                    state.topic,
+                    topic.entries.len(),
+                    subscription.session
                 );
                 self.fail(text);
             }

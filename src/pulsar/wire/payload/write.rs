@@ -94,6 +94,7 @@ impl BatchWriter {
     }
 
     /// Messages so far.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(0)
     }
@@ -103,6 +104,7 @@ impl BatchWriter {
         self.body.len()
     }
 
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }

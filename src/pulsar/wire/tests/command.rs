@@ -345,7 +345,7 @@ fn constructors_set_all_required_fields() {
         subscribe(&subscribe_open),
         close_consumer(1, 2),
         unsubscribe(1, 2, true),
-        redeliver(1, &[id.clone()]),
+        redeliver(1, std::slice::from_ref(&id)),
         success(1),
         error(1, 11, "no"),
     ];

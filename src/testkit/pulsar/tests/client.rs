@@ -142,7 +142,12 @@ impl Client {
         assert_eq!(self.next(), Command::Pong);
     }
 
-    pub(super) fn ask_for_producer(&mut self, topic: &str, id: u64, change: impl FnOnce(&mut ProducerOpen)) -> u64 {
+    pub(super) fn ask_for_producer<'a>(
+        &mut self,
+        topic: &'a str,
+        id: u64,
+        change: impl FnOnce(&mut ProducerOpen<'a>),
+    ) -> u64 {
         let request_id = self.request_id();
         let mut open = ProducerOpen {
             topic,
@@ -202,12 +207,12 @@ impl Client {
         (0..count).map(|_| self.receipt().sequence_id).collect()
     }
 
-    pub(super) fn ask_to_subscribe(
+    pub(super) fn ask_to_subscribe<'a>(
         &mut self,
-        topic: &str,
+        topic: &'a str,
         id: u64,
         sub_type: SubType,
-        change: impl FnOnce(&mut SubscribeOpen),
+        change: impl FnOnce(&mut SubscribeOpen<'a>),
     ) -> u64 {
         let request_id = self.request_id();
         let mut open = SubscribeOpen::new(topic, "sub", sub_type, id, request_id);

@@ -134,6 +134,8 @@ fn shared_consumers_take_turns_and_inherit() {
     one.flow(1, 10);
     assert_eq!(one.entries(2), [2, 3]);
     two.flow(1, 10);
+    // The broker has read that before the next entry comes over the other connection.
+    two.assert_alive();
     for n in 4..8 {
         one.publish(100, n, "x");
     }

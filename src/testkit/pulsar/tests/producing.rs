@@ -165,7 +165,7 @@ fn a_dead_holder_of_a_name_is_put_out() {
     let name = new.producer("u", 2);
     let mut newest = Client::connect(&broker);
     let asked = Instant::now();
-    let request = newest.ask_for_producer("u", 1, |open| (open.name, open.epoch) = (Some(&name), 1));
+    let request = newest.ask_for_producer("u", 1, |open| (open.name, open.epoch) = (Some(name.as_str()), 1));
     newest.produces(request);
     assert!(asked.elapsed() < A_WHILE, "it waited for the old one");
     // What the old one still sends is dropped.

@@ -1,0 +1,136 @@
+//! `threadmq pulsar verify`: the promise as a command.
+
+mod events;
+pub mod faults;
+mod findings;
+mod ledger;
+mod read_back;
+pub mod run;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::args::{Codec, SendArgs, SendTimeout, Switch, duration, positive, rate, seconds, send_limit, size};
+use crate::embedded::Embedded;
+use crate::outcome::{Failure, Outcome};
+use crate::progress::{Elsewhere, Progress};
+use crate::report::print_result;
+
+use events::EventLog;
+use faults::{Fault, Schedule};
+use run::{Plan, Watch};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Service URL of the cluster: pulsar://host[:port][,host[:port]...]
+    #[arg(long, value_name = "URL", default_value = "pulsar://127.0.0.1:6650", conflicts_with = "embedded")]
+    url: String,
+    /// Topic [default: a new one]; what it held before is left alone
+    #[arg(long)]
+    topic: Option<String>,
+    /// Subscription of the reader [default: a new one, which is removed at the end]
+    #[arg(long)]
+    subscription: Option<String>,
+    /// Body size, in bytes; also 4k or 1M (of 1024)
+    #[arg(long, value_name = "BYTES", default_value = "100", value_parser = size)]
+    size: usize,
+    /// Messages to send [default: without limit but --seconds]
+    #[arg(long, value_name = "MESSAGES", value_parser = positive)]
+    count: Option<u64>,
+    /// Messages a second
+    #[arg(long, value_name = "PER_SECOND", default_value = "1000", value_parser = rate)]
+    rate: f64,
+    /// How long to send, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    seconds: Duration,
+    /// Most messages that may be unanswered; sending waits for room [default: only the memory limit]
+    #[arg(long, value_name = "MESSAGES", value_parser = positive)]
+    inflight: Option<u64>,
+    /// Whether messages are sent in batches
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    batching: Switch,
+    /// Compression of batches and messages
+    #[arg(long, default_value = "none")]
+    compression: Codec,
+    /// Time from the call to the answer, such as 200ms or 5s, from 1ms to 1d
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = send_limit)]
+    send_timeout: Duration,
+    /// Start a broker in this process and a network before it that can be broken, instead of using --url
+    #[arg(long)]
+    embedded: bool,
+    /// Make the link half-open so many times
+    #[arg(long, value_name = "TIMES", requires = "embedded", value_parser = clap::value_parser!(u16).range(1..))]
+    half_open: Option<u16>,
+    /// Freeze the broker for so long, such as 20s
+    #[arg(long, value_name = "DURATION", requires = "embedded", value_parser = duration)]
+    freeze: Option<Duration>,
+    /// Reset all links and refuse new ones for so long, as while a broker is killed and started again
+    #[arg(long, value_name = "DURATION", requires = "embedded", value_parser = duration)]
+    restart: Option<Duration>,
+    /// Write each call, answer and mark as a line into this file, and watch for answers 10 s past the close
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+    /// Give up reading when nothing has come for so long while acknowledged messages are missing
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    patience: Duration,
+    /// Do not read the topic back: losses and order are then not checked
+    #[arg(long)]
+    no_read_back: bool,
+    /// Close right after the last send instead of waiting for the answers first
+    #[arg(long)]
+    close_at_once: bool,
+    /// Print one JSON object on standard output, and nothing else there
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn faults(&self) -> Vec<Fault> {
+        let half_open = std::iter::repeat_n(Fault::HalfOpen, self.half_open.unwrap_or(0).into());
+        half_open.chain(self.freeze.map(Fault::Freeze)).chain(self.restart.map(Fault::Restart)).collect()
+    }
+
+    fn plan(&self, url: String) -> Plan {
+        Plan {
+            url,
+            topic: self.topic.clone(),
+            subscription: self.subscription.clone(),
+            send: SendArgs {
+                size: self.size,
+                inflight: self.inflight,
+                batching: self.batching,
+                compression: self.compression,
+                send_timeout: SendTimeout(Some(self.send_timeout)),
+            },
+            send_timeout: self.send_timeout,
+            rate: Some(self.rate),
+            count: self.count,
+            span: self.seconds,
+            read_back: !self.no_read_back,
+            patience: self.patience,
+            close_at_once: self.close_at_once,
+        }
+    }
+}
+
+pub fn run(args: &Args) -> Result<Outcome, Failure> {
+    let schedule = Schedule::spread(&args.faults(), args.seconds)?;
+    let events = args.events.as_deref().map(EventLog::create).transpose()?;
+    let embedded = if args.embedded { Some(Embedded::start()?) } else { None };
+    let plan = args.plan(embedded.as_ref().map_or_else(|| args.url.clone(), Embedded::url));
+    let watch = Watch::new(events);
+    let progress = {
+        let (watch, started, span) = (Arc::clone(&watch), Instant::now(), args.seconds);
+        let tenths = |time: Duration| u64::try_from(time.as_millis() / 100).unwrap_or(u64::MAX);
+        Progress::start(Some(tenths(span)), Elsewhere::Silent, move || {
+            (tenths(started.elapsed().min(span)), watch.line())
+        })
+    };
+    let faults = embedded.as_ref().map(|embedded| (embedded.network(), &schedule));
+    let findings = plan.carry_out(&watch, faults, &|text| progress.say(text));
+    drop(progress);
+    let findings = findings?;
+    print_result(args.json, &findings.object(), &findings.text());
+    Ok(Outcome::good_if(findings.hold()))
+}

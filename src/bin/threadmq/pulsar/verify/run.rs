@@ -1,0 +1,262 @@
+//! A verification: sends, watches, reads back, and tells what was found.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use threadmq::Error;
+use threadmq::pulsar::{Client, Consumer, InitialPosition, Producer, SendReceipt};
+use threadmq::testkit::Network;
+
+use super::events::{EventLog, unix_millis};
+use super::faults::Schedule;
+use super::findings::Findings;
+use super::ledger::Ledger;
+use super::read_back::{ReadBack, body, number};
+use crate::args::{SendArgs, fresh};
+use crate::interrupt;
+use crate::outcome::Failure;
+use crate::pacer::Pacer;
+use crate::pulsar::{connect, create, producer, subscribe};
+
+/// What is to be done.
+pub struct Plan {
+    pub url: String,
+    /// `None`: a new topic.
+    pub topic: Option<String>,
+    /// `None`: a new subscription, removed at the end.
+    pub subscription: Option<String>,
+    pub send: SendArgs,
+    pub send_timeout: Duration,
+    pub rate: Option<f64>,
+    pub count: Option<u64>,
+    pub span: Duration,
+    pub read_back: bool,
+    /// Reading is given up if nothing comes for so long while acknowledged messages are missing.
+    pub patience: Duration,
+    /// Close right after the last send instead of waiting for the answers.
+    pub close_at_once: bool,
+}
+
+/// What callbacks, reader and progress share.
+pub struct Watch {
+    ledger: Mutex<Ledger>,
+    read: Mutex<ReadBack>,
+    events: Option<EventLog>,
+}
+
+/// Answers that come later than this after the last of them was due do not come.
+const GRACE: Duration = Duration::from_secs(10);
+/// The topic's end: all acknowledged messages are read, and nothing has come for so long.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long callbacks are watched for after the close, when events are logged.
+const AFTERMATH: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Watch {
+    pub fn new(events: Option<EventLog>) -> Arc<Self> {
+        Arc::new(Self {
+            ledger: Mutex::new(Ledger::default()),
+            read: Mutex::new(ReadBack::new(Instant::now())),
+            events,
+        })
+    }
+
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn read(&self) -> MutexGuard<'_, ReadBack> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One line for a progress bar.
+    pub fn line(&self) -> String {
+        let (sent, ok, timed_out, failed, open) = {
+            let l = self.ledger();
+            (l.sends.len(), l.stored, l.timed_out, l.failed + l.refused, l.accepted.saturating_sub(l.answered))
+        };
+        let read = self.read().count();
+        format!("sent {sent}, stored {ok}, timed out {timed_out}, failed {failed}, open {open}, read back {read}")
+    }
+
+    fn mark(&self, what: &str, note: &str) {
+        if let Some(events) = &self.events {
+            events.mark(what, note);
+        }
+    }
+
+    /// The body of the callback: takes the time first.
+    fn answered(&self, number: u64, result: Result<SendReceipt, Error>) {
+        let now = Instant::now();
+        let answer = result.as_ref().map(SendReceipt::attempts);
+        self.ledger().answer(number, now, answer);
+        if let Some(events) = &self.events {
+            events.answered(number, result.err().map(|error| error.to_string()).as_deref());
+        }
+    }
+}
+
+impl Plan {
+    /// `announce` gets what happens on the way, in words.
+    pub fn carry_out(
+        &self,
+        watch: &Arc<Watch>,
+        faults: Option<(&Network, &Schedule)>,
+        announce: &(dyn Fn(&str) + Sync),
+    ) -> Result<Findings, Failure> {
+        let client = connect(&self.url)?;
+        let topic = self.topic.clone().unwrap_or_else(|| fresh("verify"));
+        // Tells this run's messages from others, and from those of earlier runs on the same topic.
+        let name = fresh("verify");
+        let stop_reading = AtomicBool::new(false);
+        let consumer = if self.read_back { Some(self.subscribe(&client, &topic)?) } else { None };
+        let outcome = thread::scope(|scope| {
+            if let Some(consumer) = &consumer {
+                let (polls, polled) = channel();
+                let (name, stop) = (name.as_str(), &stop_reading);
+                scope.spawn(move || read_all(consumer, watch, name, stop, &polls));
+                // The reader polls before the first send; if it cannot, the reader says why in the end.
+                let _ = polled.recv();
+            }
+            let outcome = self.send_and_wait(&client, &topic, &name, watch, faults, announce);
+            if outcome.is_ok() && consumer.is_some() {
+                announce("reading the topic to its end");
+                wait_read(watch, self.patience);
+            }
+            stop_reading.store(true, Ordering::Release);
+            outcome
+        });
+        let unanswered = outcome?;
+        if let Some(consumer) = consumer {
+            if self.subscription.is_none() {
+                // A broker that is away keeps it; nothing else of ours depends on it.
+                let _ = consumer.unsubscribe();
+            }
+            let _ = consumer.close();
+        }
+        let _ = client.close();
+        // After the close, so that a second answer has had its chance.
+        let (ledger, read, stats) = (watch.ledger(), watch.read(), client.stats());
+        Ok(Findings::new(&ledger, self.read_back.then_some(&*read), &stats, self.send_timeout, unanswered))
+    }
+
+    fn subscribe(&self, client: &Client, topic: &str) -> Result<Consumer, Failure> {
+        let subscription = self.subscription.clone().unwrap_or_else(|| fresh("verify"));
+        // What a topic of the user's held before is none of ours and may be much. On a new topic `Earliest` misses
+        // nothing even if a crashed broker forgot the subscription.
+        let position = if self.topic.is_some() { InitialPosition::Latest } else { InitialPosition::Earliest };
+        subscribe(client.consumer(topic, &subscription).initial_position(position), topic, &self.url)
+    }
+
+    /// Gives the number of sends that were not answered when all should have been.
+    fn send_and_wait(
+        &self,
+        client: &Client,
+        topic: &str,
+        name: &str,
+        watch: &Arc<Watch>,
+        faults: Option<(&Network, &Schedule)>,
+        announce: &(dyn Fn(&str) + Sync),
+    ) -> Result<u64, Failure> {
+        let builder = producer(client, topic, &self.send).send_timeout(Some(self.send_timeout)).name(name);
+        let producer = create(builder, topic, &self.url)?;
+        watch.mark("start", "");
+        thread::scope(|scope| {
+            let begin = Instant::now();
+            if let Some((network, schedule)) = faults {
+                scope.spawn(move || schedule.carry_out(network, begin, announce));
+            }
+            self.send_all(&producer, watch);
+        });
+        if !self.close_at_once {
+            wait_answers(watch, self.send_timeout + GRACE);
+        }
+        let unanswered = if self.close_at_once { 0 } else { watch.ledger().unanswered() };
+        watch.mark("close", "");
+        let closed = producer.close();
+        watch.mark("closed", &closed.err().map(|error| error.to_string()).unwrap_or_default());
+        if watch.events.is_some() {
+            interrupt::sleep_until(Some(Instant::now() + AFTERMATH));
+            watch.mark("end", "");
+        }
+        Ok(if self.close_at_once { watch.ledger().unanswered() } else { unanswered })
+    }
+
+    fn send_all(&self, producer: &Producer, watch: &Arc<Watch>) {
+        for _ in Pacer::new(self.rate, self.count, Some(self.span)) {
+            let (called, called_at) = (Instant::now(), unix_millis());
+            let number = watch.ledger().call(called);
+            let callback = Arc::clone(watch);
+            // No lock of ours is held: the callback takes it.
+            let sent = producer
+                .send_with(body(number, self.send.size), move |result| callback.answered(number, result))
+                .map_err(Error::from);
+            watch.ledger().returned(number, Instant::now(), sent.as_ref().err());
+            if let Some(events) = &watch.events {
+                events.sent(number, called_at, sent.err().map(|error| error.to_string()).as_deref());
+            }
+        }
+    }
+}
+
+/// Waits until every accepted send is answered, at most `limit`.
+fn wait_answers(watch: &Watch, limit: Duration) {
+    let until = Instant::now() + limit;
+    while Instant::now() < until {
+        let ledger = watch.ledger();
+        if ledger.answered >= ledger.accepted {
+            return;
+        }
+        drop(ledger);
+        thread::sleep(LOOK);
+    }
+}
+
+/// Waits for the end of the topic.
+fn wait_read(watch: &Watch, patience: Duration) {
+    let mut missing: Vec<u64> = watch.ledger().acknowledged().collect();
+    let mut since = Instant::now();
+    loop {
+        {
+            let read = watch.read();
+            missing.retain(|number| !read.has(*number));
+            since = since.max(read.last_arrival);
+            let wait = if missing.is_empty() { QUIET } else { patience };
+            if since.elapsed() >= wait || read.ended.is_some() {
+                return;
+            }
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// Reads and acknowledges until told to stop. `polls` is told when the first look is over.
+fn read_all(consumer: &Consumer, watch: &Watch, producer: &str, stop: &AtomicBool, polls: &Sender<()>) {
+    while !stop.load(Ordering::Acquire) {
+        let received = consumer.receive_timeout(Duration::from_millis(100));
+        // Nobody listens after the first time.
+        let _ = polls.send(());
+        match received {
+            Ok(None) => {}
+            Ok(Some(message)) => {
+                if message.producer_name() == producer {
+                    let number = number(message.payload());
+                    watch.read().read(Instant::now(), message.topic(), message.id(), number);
+                } else {
+                    watch.read().foreign += 1;
+                }
+                if let Err(error) = consumer.ack(&message) {
+                    watch.read().ended = Some(error.to_string());
+                    return;
+                }
+            }
+            Err(error) => {
+                watch.read().ended = Some(error.to_string());
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The command line tool, run as users run it.
+#![cfg(feature = "cli")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use threadmq::testkit::pulsar::Broker;
+
+const PERF_KEYS: [&str; 12] = [
+    "mode",
+    "messages",
+    "seconds",
+    "msgs_per_s",
+    "mb_per_s",
+    "cpu_us_per_msg",
+    "p50_us",
+    "p99_us",
+    "p999_us",
+    "max_us",
+    "max_rss_mb",
+    "errors",
+];
+
+const VERIFY_KEYS: [&str; 17] = [
+    "accepted",
+    "answered",
+    "unanswered",
+    "answered_twice",
+    "late",
+    "max_answer_ms",
+    "max_callback_lag_ms",
+    "max_loop_lag_ms",
+    "longest_call_ms",
+    "ok",
+    "timed_out",
+    "failed",
+    "lost_acknowledged",
+    "order_violations",
+    "duplicates",
+    "recoveries",
+    "recovery_ms",
+];
+
+fn tool(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_threadmq"));
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+fn run(line: &str) -> Output {
+    tool(line).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The one object on standard output, with its keys in order.
+fn object(output: &Output, keys: &[&str]) -> Value {
+    let text = stdout(output);
+    assert_eq!(text.lines().count(), 1, "one line, not {text:?}; {}", stderr(output));
+    let places: Vec<_> = keys.iter().map(|key| text.find(&format!("\"{key}\":"))).collect();
+    assert!(places.iter().all(Option::is_some), "{keys:?} in {text}");
+    assert!(places.is_sorted(), "{keys:?} in this order in {text}");
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value.as_object().unwrap().len(), keys.len(), "no other keys: {text}");
+    value
+}
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("{key} in {value}"))
+}
+
+fn interrupt(child: &Child) {
+    let status = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn help_says_defaults_units_and_exit_codes() {
+    for line in
+        ["--help", "pulsar verify --help", "pulsar perf --help", "pulsar produce --help", "pulsar consume --help"]
+    {
+        let output = run(line);
+        assert!(output.status.success(), "{line}");
+        assert!(stdout(&output).contains("130"), "{line}: exit codes");
+    }
+    let verify = stdout(&run("pulsar verify --help"));
+    for part in ["--send-timeout <DURATION>", "[default: 5s]", "--batching <on|off>", "in seconds"] {
+        assert!(verify.contains(part), "{part} in {verify}");
+    }
+}
+
+#[test]
+fn bad_values_name_the_flag() {
+    for (line, parts) in [
+        ("pulsar verify --send-timeout 5", ["--send-timeout", "unit"]),
+        ("pulsar verify --freeze 5s", ["--embedded", "required"]),
+        ("pulsar verify --embedded --freeze soon", ["--freeze", "not a number"]),
+        ("pulsar perf produce --rate 0", ["--rate", "more than zero"]),
+        ("pulsar perf sideways", ["sideways", "produce"]),
+        ("pulsar produce --topic t --size huge", ["--size", "bytes"]),
+        ("pulsar produce --topic t --batching maybe", ["--batching", "on, off"]),
+        ("pulsar consume --topic t --receiver-queue 0", ["--receiver-queue", "1"]),
+        ("pulsar produce --count 1", ["--topic", "required"]),
+        ("broker pulsar --partitions orders", ["--partitions", "TOPIC=NUMBER"]),
+    ] {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
+        for part in parts {
+            assert!(stderr(&output).contains(part), "{line}: {part} in {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_run_says_why_and_exits_with_3() {
+    for (line, part) in [
+        ("pulsar produce --topic t --url http://localhost", "http"),
+        ("pulsar produce --topic a//b --url pulsar://127.0.0.1:1", "a//b"),
+        ("pulsar verify --embedded --seconds 5 --freeze 20s", "--seconds"),
+    ] {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(3), "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{line}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "", "{line}");
+    }
+}
+
+#[test]
+fn produces_and_consumes() {
+    let broker = Broker::start().unwrap();
+    let url = broker.service_url();
+    let keys =
+        ["messages", "ok", "timed_out", "failed", "refused", "seconds", "msgs_per_s", "mb_per_s", "last_message_id"];
+    let output = run(&format!("pulsar produce --url {url} --topic t --message hello --key k --count 3 --json"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let produced = object(&output, &keys);
+    assert_eq!((number(&produced, "messages"), number(&produced, "ok")), (3.0, 3.0));
+
+    let mut child = tool(&format!("pulsar produce --url {url} --topic t --lines --batching off"))
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"first line\nsecond line\n").unwrap();
+    assert!(child.wait().unwrap().success());
+
+    let output = run(&format!("pulsar consume --url {url} --topic t --from earliest --count 5"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "k\thello\nk\thello\nk\thello\nfirst line\nsecond line\n");
+
+    let keys = ["messages", "bytes", "seconds", "msgs_per_s", "mb_per_s"];
+    let output = run(&format!("pulsar consume --url {url} --topic t --from earliest --idle 1s --json"));
+    let consumed = object(&output, &keys);
+    assert_eq!((number(&consumed, "messages"), number(&consumed, "bytes")), (5.0, 36.0));
+}
+
+#[test]
+fn perf_prints_its_figures() {
+    let broker = Broker::start().unwrap();
+    let url = broker.service_url();
+    for (mode, options) in [
+        ("produce", "--count 20000 --inflight 1000"),
+        ("produce", "--count 2000 --batching off --compression lz4 --size 1k"),
+        ("sync", "--count 50 --batching off"),
+        ("latency", "--count 500 --rate 1000"),
+        ("consume", "--count 5000"),
+    ] {
+        let output = run(&format!("pulsar perf {mode} --url {url} --json {options}"));
+        assert!(output.status.success(), "{mode}: {}", stderr(&output));
+        let figures = object(&output, &PERF_KEYS);
+        assert_eq!(figures["mode"], mode);
+        let count: f64 = options.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert_eq!(number(&figures, "messages"), count, "{mode}: {figures}");
+        assert_eq!(number(&figures, "errors"), 0.0, "{mode}: {figures}");
+        assert!(number(&figures, "msgs_per_s") > 0.0, "{mode}: {figures}");
+        assert!(number(&figures, "max_rss_mb") > 1.0, "{mode}: {figures}");
+        if mode == "consume" {
+            assert_eq!(figures["p50_us"], Value::Null);
+        } else {
+            assert!(number(&figures, "p50_us") <= number(&figures, "max_us"), "{mode}: {figures}");
+        }
+    }
+}
+
+/// The promise through a half-open link.
+#[test]
+fn verify_holds_while_the_link_goes_half_open() {
+    for batching in ["on", "off"] {
+        let line = "pulsar verify --embedded --half-open 1 --rate 200 --seconds 16 --send-timeout 1s --json";
+        let output = run(&format!("{line} --batching {batching}"));
+        let found = object(&output, &VERIFY_KEYS);
+        assert!(output.status.success(), "{found} {}", stderr(&output));
+        assert_eq!(number(&found, "accepted"), 3200.0, "{found}");
+        assert_eq!(number(&found, "answered"), 3200.0, "{found}");
+        assert!(number(&found, "timed_out") > 0.0, "{found}");
+        assert!(number(&found, "recoveries") >= 1.0, "{found}");
+        assert!(number(&found, "recovery_ms") > 1000.0, "{found}");
+    }
+}
+
+#[test]
+fn verify_holds_while_the_broker_freezes_and_restarts() {
+    let line = "pulsar verify --embedded --freeze 3s --restart 2s --rate 200 --seconds 14 --send-timeout 1s --json";
+    let output = run(line);
+    let found = object(&output, &VERIFY_KEYS);
+    assert!(output.status.success(), "{found} {}", stderr(&output));
+    assert_eq!(number(&found, "accepted"), number(&found, "answered"), "{found}");
+    assert!(number(&found, "timed_out") > 0.0, "{found}");
+}
+
+/// A broker that acknowledges and throws away must not pass.
+#[test]
+fn verify_finds_what_a_broker_loses() {
+    let broker = Broker::builder().discard(true).start().unwrap();
+    let url = broker.service_url();
+    let output = run(&format!("pulsar verify --url {url} --rate 100 --seconds 1 --patience 1s --json"));
+    let found = object(&output, &VERIFY_KEYS);
+    assert_eq!(output.status.code(), Some(1), "{found}");
+    assert_eq!(number(&found, "lost_acknowledged"), 100.0, "{found}");
+    let output = run(&format!("pulsar verify --url {url} --rate 100 --seconds 1 --patience 1s"));
+    assert!(stdout(&output).contains("A PROMISE WAS BROKEN"), "{}", stdout(&output));
+}
+
+#[test]
+fn verify_logs_events_for_comparisons() {
+    let broker = Broker::start().unwrap();
+    let path = std::env::temp_dir().join(format!("threadmq-tool-events-{}", std::process::id()));
+    let url = broker.service_url();
+    let line = format!("pulsar verify --url {url} --topic events --rate 50 --seconds 1 --no-read-back --events");
+    let output = tool(&line).arg(&path).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let lines = |head: &str| text.lines().filter(|line| line.starts_with(head)).count();
+    assert_eq!((lines("S "), lines("C ")), (50, 50), "{text}");
+    assert_eq!((lines("X start"), lines("X close "), lines("X closed"), lines("X end")), (1, 1, 1, 1), "{text}");
+    assert!(text.lines().filter(|line| line.starts_with("C ")).all(|line| line.ends_with(" ok")), "{text}");
+    assert!(broker.messages("events").first().is_some_and(|first| first.payload.starts_with(b"0 ")));
+}
+
+#[test]
+fn ctrl_c_ends_a_verification_with_the_summary_so_far() {
+    let child = tool("pulsar verify --embedded --rate 100 --seconds 600 --json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_secs(3));
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    let found = object(&output, &VERIFY_KEYS);
+    assert!(output.status.success(), "{found} {}", stderr(&output));
+    assert!(number(&found, "ok") > 0.0 && number(&found, "ok") < 60_000.0, "{found}");
+}
+
+#[test]
+fn the_broker_serves_until_ctrl_c() {
+    let mut child = tool("broker pulsar --port 0 --partitions orders=3").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let url = lines.next().unwrap();
+    assert!(url.starts_with("pulsar://"), "{url}");
+    let output = run(&format!("pulsar produce --url {url} --topic orders --count 30 --batching off"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    interrupt(&child);
+    let rest: Vec<String> = lines.collect();
+    assert!(child.wait().unwrap().success());
+    assert!(rest.iter().any(|line| line.contains("30 messages")), "{rest:?}");
+}
+
+#[test]
+fn the_demo_shows_timeouts_and_the_recovery() {
+    let output = run("demo");
+    let (text, progress) = (stdout(&output), stderr(&output));
+    assert!(output.status.success(), "{text}{progress}");
+    for part in ["half-open", "sends time out", "connection is replaced"] {
+        assert!(progress.contains(part), "{part} in {progress}");
+    }
+    assert!(text.contains("every promise held"), "{text}");
+}
