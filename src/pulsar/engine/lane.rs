@@ -86,13 +86,13 @@ impl Lane {
 
     /// The link is gone or the session is over: everything without a receipt is to be handed over anew.
     pub(super) fn unhand(&mut self) {
-        self.handed = 0;
+        self.handed = if mutant!(ResendsFromTheSecond) { self.flights.len().min(1) } else { 0 };
         self.scheduled = false;
     }
 
     pub(super) fn receipt(&mut self, receipt: &SendReceipt, into: &mut Vec<Settle>) -> Matched {
         let Some(front) = self.flights.front_mut() else { return Matched::Stale };
-        if receipt.sequence_id < front.sequence_id {
+        if receipt.sequence_id < front.sequence_id && !mutant!(OldReceiptCounts) {
             return Matched::Stale;
         }
         // Brokers name either end of a batch.
@@ -158,7 +158,8 @@ impl Lane {
             }
             let members: Vec<Member> = front.members.drain(..count).collect();
             let emptied = front.members.is_empty();
-            let error = timeout(&self.topic, &members).with_delivery(Delivery::Unknown);
+            let fate = if mutant!(DoubtIsDenied) { Delivery::NotSent } else { Delivery::Unknown };
+            let error = timeout(&self.topic, &members).with_delivery(fate);
             into.push(Settle { lane: self.id, members, outcome: Outcome::Failed(error) });
             if !emptied {
                 return;
@@ -225,6 +226,7 @@ impl Lane {
 }
 
 fn due(due: Option<Instant>, now: Instant) -> bool {
+    let now = if mutant!(DueIsEarly) { now + Duration::from_secs(1) } else { now };
     due.is_some_and(|due| due <= now)
 }
 

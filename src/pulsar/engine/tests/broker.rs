@@ -140,6 +140,9 @@ impl Cluster {
         }
         let mine = topic.sessions.iter().find(|session| (session.conn, session.producer_id) == (conn, producer_id));
         if let Some(name) = mine.map(|session| session.name.clone()) {
+            if !self.conns[conn].sent_away.contains(&producer_id) {
+                self.violation = Some(format!("producer {producer_id} is opened again where it is open"));
+            }
             self.opened(conn, index, request, &name, 0);
             return;
         }

@@ -88,6 +88,10 @@ impl World {
     pub(super) fn check_step(&mut self) {
         for producer in 0..self.producers.len() {
             let shell = &self.producers[producer];
+            if shell.admission.waiting() > 0 && shell.admission.pending() == 0 {
+                self.fail(format!("calls of producer {producer} wait, and nothing is pending"));
+                return;
+            }
             let max = self.plan.producers[producer].max_pending;
             if max.is_some_and(|max| shell.admission.pending() > max) {
                 self.fail(format!("producer {producer} has {} messages pending", shell.admission.pending()));

@@ -107,6 +107,8 @@ pub(super) struct ServerEnd {
     pub consumers: Vec<(u64, usize)>,
     /// Producers whose sends are ignored until they are opened anew.
     pub broken: Vec<u64>,
+    /// Producers that the broker closed here.
+    pub sent_away: Vec<u64>,
     pub awaiting_pong: bool,
     pub heard: bool,
     pub held: Option<Command>,
@@ -337,6 +339,7 @@ impl Cluster {
     }
 
     pub(super) fn send_away_producer(&mut self, conn: usize, producer_id: u64, url: Option<&String>) {
+        self.conns[conn].sent_away.push(producer_id);
         let mut command = wire::close_producer(producer_id, 0);
         command.close_producer.mut_or_insert_default().assignedBrokerServiceUrl = url.cloned();
         self.reply_with(conn, command);
