@@ -65,7 +65,7 @@ pub use threads::{Threads, ThreadsBuilder};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod __bench {
-    #[cfg(feature = "pulsar")]
+    #[cfg(feature = "testkit")]
     pub use crate::pulsar::wire::bench::{Batches, read_batch, read_receipts, receipt};
     pub use crate::runtime::bench::{Sends, Taken};
 }

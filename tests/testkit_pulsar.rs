@@ -154,8 +154,7 @@ fn flush_waits_for_late_receipts() {
 fn late_receipts_do_no_harm() {
     let broker = Broker::start().unwrap();
     let client = client(&broker);
-    let producer =
-        client.producer("t").batching(false).send_timeout(Some(Duration::from_millis(500))).create().unwrap();
+    let producer = client.producer("t").batching(false).send_timeout(Some(Duration::from_secs(2))).create().unwrap();
     broker.hold_receipts("t");
     for pending in submit(&producer, 0..3) {
         assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::Timeout);
@@ -164,6 +163,27 @@ fn late_receipts_do_no_harm() {
     producer.send("3").unwrap();
     assert_eq!(broker.accepted(), 1, "it reconnected");
     assert_eq!(bodies(&broker, "t"), numbers(0..4));
+    client.close().unwrap();
+}
+
+/// Field reports 015, 063: a receipt out of turn makes one reconnect, and what has no receipt is sent again.
+#[test]
+fn a_receipt_out_of_turn_makes_one_reconnect() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").batching(false).create().unwrap();
+    broker.hold_receipts("t");
+    let pending = submit(&producer, 0..2);
+    assert!(broker.wait_for(PATIENCE, |_| broker.sends() == 2));
+    let second = broker.messages("t")[1].sequence_id;
+    assert!(broker.release_receipt("t", second));
+    assert!(broker.wait_for(PATIENCE, |_| broker.sends() == 4));
+    broker.release_receipts("t");
+    for one in pending {
+        assert_eq!(one.wait().unwrap().attempts(), 2);
+    }
+    assert_eq!(broker.accepted(), 2);
+    assert_eq!(bodies(&broker, "t"), ["0", "1", "0", "1"]);
     client.close().unwrap();
 }
 

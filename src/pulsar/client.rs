@@ -10,7 +10,7 @@ use super::consumer::ConsumerBuilder;
 use super::engine::event::Command;
 use super::engine::{CONNECTION_TIMEOUT, EngineOptions, KEEP_ALIVE, OPERATION_TIMEOUT};
 use super::event_loop::{EventLoop, Post};
-use super::producer::ProducerBuilder;
+use super::producer_builder::ProducerBuilder;
 use super::service_url::ServiceUrl;
 use super::stats::{Stats, StatsCell};
 use super::topic::TopicName;
@@ -36,15 +36,21 @@ pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// A client has one thread for all its connections (`tmq-io-0`) and those of its [`Threads`]: their number does not
 /// grow with producers, consumers, topics or brokers.
 ///
-/// ```no_run
+/// ```
+/// # #[cfg(feature = "testkit")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let broker = threadmq::testkit::pulsar::Broker::start()?;
+/// # let url = broker.service_url();
 /// use threadmq::pulsar::Client;
 ///
-/// # fn main() -> Result<(), threadmq::Error> {
-/// let client = Client::builder("pulsar://localhost:6650").build()?;
+/// let client = Client::builder(url).build()?; // "pulsar://localhost:6650"
 /// let producer = client.producer("orders").create()?;
-/// producer.send("a first order").map_err(threadmq::Error::from)?;
-/// client.close()
+/// producer.send("a first order")?;
+/// client.close()?;
+/// # Ok(())
 /// # }
+/// # #[cfg(not(feature = "testkit"))]
+/// # fn main() {}
 /// ```
 #[derive(Clone)]
 pub struct Client {

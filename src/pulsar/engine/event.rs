@@ -304,6 +304,8 @@ pub(crate) struct Member {
     pub called_at: Instant,
     pub due: Option<Instant>,
     pub charge: usize,
+    /// Its caller waits and is told the result, so that no flush has to.
+    pub waited_for: bool,
     pub reply: Reply,
 }
 

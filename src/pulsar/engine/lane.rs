@@ -218,6 +218,7 @@ impl Lane {
                 called_at: ticket.called_at,
                 due: ticket.due,
                 charge: ticket.charge,
+                waited_for: item.urgent,
                 reply: item.reply,
             });
         }

@@ -170,6 +170,7 @@ impl Engine {
                 called_at: ticket.called_at,
                 due: ticket.due,
                 charge: ticket.charge,
+                waited_for: item.urgent,
                 reply: item.reply,
             })
             .collect();
