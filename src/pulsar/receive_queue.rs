@@ -184,8 +184,10 @@ impl ReceiveQueue {
     /// will see go back.
     fn unpacked(&self, state: &mut State, unpacked: Unpacked) -> Option<Command> {
         let Unpacked { part, session, messages, skipped, invalid } = unpacked;
-        if state.parts.get(&part).is_none_or(|known| known.session != session) {
-            return None;
+        if state.parts.get(&part)?.session != session {
+            // Nobody will see it. Its permits go back if the subscription is still the same; the engine knows.
+            let unseen = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+            return Some(Command::Permits { part, session, permits: unseen.saturating_add(skipped) });
         }
         state.ready.extend(messages);
         if let Some((message_id, error)) = invalid {

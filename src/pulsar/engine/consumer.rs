@@ -43,8 +43,10 @@ pub(super) struct Part {
     pub spec: Arc<ConsumerSpec>,
     pub topic: String,
     pub attachment: Attachment,
-    /// One more at each subscription: permits and queues of an older session are void.
+    /// One more whenever what was delivered before is void.
     pub session: u32,
+    /// The session that the present subscription began with: permits that were used since then go back to it.
+    pub subscribed_at: u32,
     pub acks: AckGroup,
     /// Entries to ask for again, by the time at which.
     pub redelivery: BTreeMap<(Instant, u64), MessageIdData>,
@@ -73,6 +75,7 @@ impl Engine {
                 topic,
                 attachment: Attachment::new(),
                 session: 0,
+                subscribed_at: 0,
                 acks: AckGroup::default(),
                 redelivery: BTreeMap::new(),
                 next_redelivery: 0,
@@ -108,6 +111,7 @@ impl Engine {
         self.opened(Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
+        part.subscribed_at = part.session;
         let (session, permits, consumer) = (part.session, part.spec.queue_size, part.consumer);
         self.act(Action::ResetPart { part: id, session, refund: false });
         self.send_flow(id, permits);
@@ -137,9 +141,10 @@ impl Engine {
         self.act(Action::ResetPart { part: id, session, refund: false });
     }
 
-    /// The application took messages: their permits go back, unless their session is over.
+    /// The application took messages: their permits go back, unless their subscription is over.
     pub(super) fn permits_used(&mut self, id: PartId, session: u32, permits: u32) {
-        if self.parts.get(&id).is_some_and(|part| part.session == session) || mutant!(OldPermitsCount) {
+        let Some(part) = self.parts.get(&id) else { return };
+        if (part.subscribed_at..=part.session).contains(&session) || mutant!(OldPermitsCount) {
             self.send_flow(id, permits);
         }
     }

@@ -33,7 +33,9 @@ pub(super) struct PartitionsCall {
 
 pub(super) struct Shutdown {
     due: Instant,
-    reply: Option<Completion<()>>,
+    /// Those that wait for it.
+    replies: Vec<Completion<()>>,
+    finished: bool,
 }
 
 impl Engine {
@@ -299,12 +301,19 @@ impl Engine {
 
     // Closing the client.
 
+    /// Several calls wait for the same end; the earliest limits count.
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, due: Instant, reply: Completion<()>) {
-        if self.shutdown.is_some() {
-            self.act(Action::Answer(Answer::Done(reply, Ok(()))));
-            return;
+        match &mut self.shutdown {
+            Some(shutdown) if shutdown.finished => {
+                self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+                return;
+            }
+            Some(shutdown) => {
+                shutdown.due = due.min(shutdown.due);
+                shutdown.replies.push(reply);
+            }
+            None => self.shutdown = Some(Shutdown { due, replies: vec![reply], finished: false }),
         }
-        self.shutdown = Some(Shutdown { due, reply: Some(reply) });
         self.new_operation(Operation::Shutdown, due);
         let calls: Vec<u64> = self.operations.keys().copied().collect();
         for id in calls {
@@ -340,14 +349,19 @@ impl Engine {
         if !self.producers.is_empty() || !self.consumers.is_empty() {
             return;
         }
-        let Some(reply) = shutdown.reply.take() else { return };
+        if std::mem::replace(&mut shutdown.finished, true) {
+            return;
+        }
+        let replies = std::mem::take(&mut shutdown.replies);
         for link in self.links.keys().copied().collect::<Vec<_>>() {
             self.act(Action::CloseLink { link, reset: false });
         }
         self.links.clear();
         self.requests.clear();
         self.lookups.clear();
-        self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+        for reply in replies {
+            self.act(Action::Answer(Answer::Done(reply, Ok(()))));
+        }
         self.act(Action::Finished);
     }
 
