@@ -4,7 +4,7 @@ use super::cluster::{Cluster, Open, OpenFault, Out, ReceiptFault, Session, Store
 use super::schedule::{Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{self as wire, Command, MessageIdData, Send, SendReceipt};
-use crate::pulsar::wire::payload::{BatchReader, parse_entry};
+use crate::pulsar::wire::payload::{BatchReader, decompress, parse_entry};
 use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::pb::command_lookup_topic_response::LookupType;
 use crate::pulsar::wire::pb::{self, ServerError};
@@ -336,6 +336,8 @@ pub(super) fn uids_of(send: &Send) -> Result<Vec<u64>, String> {
 pub(super) fn messages_of(send: &Send) -> Result<Vec<(u64, u64)>, String> {
     let entry = parse_entry(send.entry.clone()).map_err(|error| error.to_string())?;
     let metadata = entry.metadata;
+    let payload = decompress(metadata.compression, &entry.payload, metadata.uncompressed_size, 8 << 20)
+        .map_err(|error| format!("{error:?}"))?;
     if metadata.sequence_id != send.sequence_id || metadata.highest_sequence_id != send.highest_sequence_id {
         return Err(format!("metadata says {}, the command {}", metadata.sequence_id, send.sequence_id));
     }
@@ -344,10 +346,10 @@ pub(super) fn messages_of(send: &Send) -> Result<Vec<(u64, u64)>, String> {
         Ok(u64::from_le_bytes(*bytes))
     };
     let Some(count) = metadata.num_messages_in_batch else {
-        return Ok(vec![(uid(&entry.payload)?, send.sequence_id)]);
+        return Ok(vec![(uid(&payload)?, send.sequence_id)]);
     };
     let mut messages = Vec::with_capacity(count.max(0) as usize);
-    for item in BatchReader::new(entry.payload, count) {
+    for item in BatchReader::new(payload, count) {
         let item = item.map_err(|error| error.to_string())?;
         messages.push((uid(&item.payload)?, item.metadata.sequence_id.unwrap_or(u64::MAX)));
     }

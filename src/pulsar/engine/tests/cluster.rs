@@ -211,6 +211,8 @@ pub(super) struct Cluster {
     pub lookup_code: Option<i32>,
     pub lookup_silent: bool,
     pub keep_alive: Micros,
+    /// What each consumer may be sent before it takes something.
+    pub queue_sizes: BTreeMap<u64, i64>,
     pub counts: Counts,
     /// A defect that the model saw.
     pub violation: Option<String>,
@@ -256,6 +258,7 @@ impl Cluster {
             lookup_code: None,
             lookup_silent: false,
             keep_alive: 30 * SEC,
+            queue_sizes: BTreeMap::new(),
             counts: Counts::default(),
             violation: None,
             next_name: 0,

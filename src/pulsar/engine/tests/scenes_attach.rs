@@ -80,7 +80,7 @@ fn an_exclusive_producer_outlives_its_own_ghost() {
     scene.run(1.0);
     scene.half_open();
     let waiting_too = scene.send(50);
-    scene.run(75.0);
+    scene.run(100.0);
     assert!(scene.all_stored(&[waiting, waiting_too]));
 }
 
@@ -141,7 +141,7 @@ fn a_redirect_loop_ends_after_twenty_hops() {
     });
     scene.world.cluster.redirects = true;
     scene.world.stage = super::world::Stage::Healed;
-    scene.run(0.4);
+    scene.run(0.1);
     assert!(scene.counts().lookups <= 21, "{}", scene.counts().lookups);
     scene.run(2.8);
     assert!(scene.world.producers[0].opening.is_none(), "the call has its answer");
@@ -191,5 +191,6 @@ fn the_last_chance_comes_before_the_oldest_message_is_due() {
     scene.world.run_for(Duration::from_micros(200));
     scene.cut();
     scene.run(11.0);
-    assert_eq!(scene.fate(sent), Some(Fate::Stored));
+    let lines = scene.world.trace.lines.take().unwrap_or_default();
+    assert_eq!(scene.fate(sent), Some(Fate::Stored), "{}", lines.join("\n"));
 }

@@ -88,6 +88,7 @@ fn a_busy_ghost_of_ours_is_waited_out() {
 #[test]
 fn a_redelivery_is_asked_for_after_its_delay() {
     let mut scene = Scene::new(consumer);
+    steady(&mut scene);
     scene.send_many(1);
     scene.run(0.1);
     let part = scene.world.apps[0].parts[0].id;

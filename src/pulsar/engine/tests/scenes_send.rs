@@ -131,7 +131,8 @@ fn every_send_is_answered_while_the_client_reconnects() {
         let took = scene.took(uid);
         assert!((Duration::from_millis(1_000)..Duration::from_millis(1_100)).contains(&took), "{took:?}");
     }
-    scene.run(18.0);
+    // The broker accepts again, and the longest pause is ten seconds.
+    scene.run(30.0);
     let next = scene.send(50);
     scene.run(3.0);
     assert_eq!(scene.fate(next), Some(Fate::Stored));
@@ -140,8 +141,10 @@ fn every_send_is_answered_while_the_client_reconnects() {
 #[test]
 fn only_what_has_no_receipt_is_resent() {
     let mut scene = Scene::new(|_| {});
-    scene.receipts(&[Late(0), Late(0), Late(0), Late(0), Late(0), Late(0), Lose, Lose, Lose, Lose]);
-    let sent = scene.send_many(10);
+    let mut sent = scene.send_many(6);
+    scene.run(0.1);
+    scene.receipts(&[Lose; 4]);
+    sent.extend(scene.send_many(4));
     scene.run(0.2);
     scene.cut();
     scene.run(2.0);
@@ -263,4 +266,54 @@ fn every_receipt_fault_leaves_a_lane_that_works() {
         assert_eq!(scene.fate(after), Some(Fate::Stored), "{fault:?}");
     }
     let _: ReceiptFault = Lose;
+}
+
+#[test]
+fn the_earliest_limit_of_several_closes_governs() {
+    let mut scene = Scene::new(|_| {});
+    scene.receipts(&[Lose; 50]);
+    let sent = scene.send(50);
+    scene.world.close_producer(0, 20 * SEC);
+    scene.run(0.1);
+    scene.world.producers[0].open = true;
+    scene.world.close_producer(0, SEC);
+    scene.run(1.1);
+    assert_eq!(scene.fate(sent), failed(ErrorKind::Closed, Delivery::Unknown));
+    assert!(scene.world.producers[0].closes.is_empty(), "both are answered");
+}
+
+#[test]
+fn the_earliest_limit_of_several_client_closes_governs() {
+    let mut scene = Scene::new(|_| {});
+    scene.receipts(&[Lose; 50]);
+    let sent = scene.send(50);
+    scene.world.shut_down(20 * SEC);
+    scene.run(0.1);
+    assert_eq!(scene.fate(sent), None);
+    scene.world.shut_down(SEC);
+    scene.run(1.2);
+    assert_eq!(scene.fate(sent), failed(ErrorKind::Closed, Delivery::Unknown));
+    scene.world.look_at_answers();
+    assert!(scene.world.finished && scene.world.shutdowns.is_empty(), "both are answered");
+    assert!(scene.world.engine.links.is_empty());
+}
+
+#[test]
+fn a_loop_that_ends_by_a_defect_answers_everything() {
+    let mut scene = Scene::new(|_| {});
+    scene.receipts(&[Lose; 50]);
+    let flying = scene.send_many(3);
+    scene.run(0.1);
+    scene.world.net.refuse_until[0] = 100 * SEC;
+    scene.cut();
+    scene.run(0.1);
+    let waiting = scene.send_many(2);
+    scene.run(0.1);
+    scene.world.producers[0].close_called = true;
+    let now = scene.world.clock().instant;
+    scene.world.net.internal = true;
+    scene.world.engine.abandon(now);
+    scene.world.drain();
+    assert_eq!(scene.fates(&flying), [failed(ErrorKind::Internal, Delivery::Unknown); 3]);
+    assert_eq!(scene.fates(&waiting), [failed(ErrorKind::Internal, Delivery::NotSent); 2]);
 }
