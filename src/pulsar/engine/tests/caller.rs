@@ -235,7 +235,7 @@ impl World {
         let extras = lone.then(|| Box::new(Extras { deliver_at: Some(1), ..Extras::default() }));
         let content = Content { payload: Bytes::from(payload), extras };
         let last = self.producers[producer].lanes[lane].last_sequence.unwrap_or(0);
-        let own_id = !self.plan.scripted && self.rng.chance(1, 30);
+        let own_id = !self.plan.scripted && self.stage == Stage::Busy && self.rng.chance(1, 30);
         let sequence = own_id.then(|| last + self.rng.below(6));
         let item = Outgoing { content, reply, urgent: way == Way::Send };
         self.ops.push(Op {

@@ -297,10 +297,9 @@ impl World {
             Fault::Slow(time) => {
                 if let Some(conn) = self.some_conn() {
                     let state = &mut self.conns[conn];
-                    let before = state.to_client.latency;
-                    state.to_client.latency += time;
+                        state.to_client.latency += time;
                     state.touched = true;
-                    self.after(10 * SEC, Event::Restore(Restore::Latency(conn, before)));
+                    self.after(10 * SEC, Event::Restore(Restore::Latency(conn, time)));
                 }
             }
             Fault::Garbage => {

@@ -143,7 +143,7 @@ fn a_redirect_loop_ends_after_twenty_hops() {
     scene.world.stage = super::world::Stage::Healed;
     scene.run(0.1);
     assert!(scene.counts().lookups <= 21, "{}", scene.counts().lookups);
-    scene.run(2.8);
+    scene.run(3.1);
     assert!(scene.world.producers[0].opening.is_none(), "the call has its answer");
     assert!(scene.counts().lookups <= 21 * 6, "tries are spaced by backoff: {}", scene.counts().lookups);
 }

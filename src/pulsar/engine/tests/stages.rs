@@ -44,7 +44,7 @@ impl World {
                 self.net.pressed -= charge;
                 self.after(1, Event::BudgetServe);
             }
-            Restore::Latency(conn, before) => self.conns[conn].to_client.latency = before,
+            Restore::Latency(conn, more) => self.conns[conn].to_client.latency -= more,
             Restore::Again(fault) if self.stage == Stage::Busy => self.apply(fault),
             Restore::Again(_) => {}
             Restore::CloseProducer(producer, limit) => self.close_producer(producer, limit),
