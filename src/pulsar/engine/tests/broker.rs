@@ -60,6 +60,7 @@ impl Cluster {
                 let id = command.close_producer.producer_id();
                 let end = &mut self.conns[conn];
                 end.broken.retain(|broken| *broken != id);
+                end.opening.retain(|(producer, _)| *producer != id);
                 if let Some(at) = end.producers.iter().position(|(producer, _)| *producer == id) {
                     let (_, topic) = end.producers.remove(at);
                     self.topics[topic].sessions.retain(|session| (session.conn, session.producer_id) != (conn, id));
@@ -156,6 +157,7 @@ impl Cluster {
         let open = Open { request, producer_id, name, exclusive };
         let old = self.topics[index].sessions.iter().find(|session| session.name == open.name).map(|old| old.conn);
         if let Some(old) = old {
+            self.conns[conn].opening.push((producer_id, request));
             let timer = Timer::Liveness { topic: index, old, conn, open };
             self.out.push(Out::Timer { at: now + LIVENESS, timer });
             return;
@@ -186,6 +188,12 @@ impl Cluster {
         open: &Open,
         alive: bool,
     ) {
+        let opening = &mut self.conns[conn].opening;
+        let before = opening.len();
+        opening.retain(|(_, request)| *request != open.request);
+        if opening.len() == before {
+            return;
+        }
         let held = self.topics[topic].sessions.iter().any(|session| session.name == open.name);
         if held && alive {
             self.refuse(conn, open.request, ServerError::ProducerBusy);

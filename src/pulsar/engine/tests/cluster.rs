@@ -107,6 +107,8 @@ pub(super) struct ServerEnd {
     pub consumers: Vec<(u64, usize)>,
     /// Producers whose sends are ignored until they are opened anew.
     pub broken: Vec<u64>,
+    /// Requests to open a producer that are being decided; a close takes them back.
+    pub opening: Vec<(u64, u64)>,
     /// Producers that the broker closed here.
     pub sent_away: Vec<u64>,
     pub awaiting_pong: bool,

@@ -297,7 +297,7 @@ impl World {
             Fault::Slow(time) => {
                 if let Some(conn) = self.some_conn() {
                     let state = &mut self.conns[conn];
-                        state.to_client.latency += time;
+                    state.to_client.latency += time;
                     state.touched = true;
                     self.after(10 * SEC, Event::Restore(Restore::Latency(conn, time)));
                 }
