@@ -172,7 +172,9 @@ impl Engine {
         let Some(attachment) = self.attachment(owner) else { return };
         let error = Error::new(ErrorKind::Unavailable, "the broker closed the session");
         match attachment.phase {
-            Phase::Open { link: open } if open == link => self.sent_away(now, owner, url, &error),
+            Phase::Open { link: open } if open == link || mutant!(AnyLinkMayClose) => {
+                self.sent_away(now, owner, url, &error)
+            }
             Phase::Opening { link: opening, request } if opening == link => {
                 self.requests.remove(&request);
                 if let (Owner::Lane(lane), Some(connection)) = (owner, self.links.get_mut(&link)) {
