@@ -86,18 +86,22 @@ impl Lane {
             charge: 0,
         };
         let mut members = members;
-        let mut callbacks = 0;
+        let callbacks = members.iter().any(|member| matches!(member.reply, Reply::Callback(_)));
+        // Behind callbacks that still run, permits of messages without one take their turn.
+        let at_once = !callbacks && self.running.load(Ordering::Acquire) == 0;
+        if at_once {
+            self.permits.released(members.len(), members.iter().map(|member| member.charge).sum());
+        }
         for (index, member) in members.iter_mut().enumerate() {
-            if let Reply::Callback(_) = member.reply {
-                callbacks += 1;
-            } else if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
-                completion.settle(work.result(index, member.sequence_id));
+            if let Reply::Completion(_) = member.reply {
+                if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
+                    completion.settle(work.result(index, member.sequence_id));
+                }
             }
         }
         self.permits.fixed(self.index, through, failure);
-        if callbacks == 0 && self.running.load(Ordering::Acquire) == 0 {
-            let charge = members.iter().map(|member| member.charge).sum();
-            self.permits.returned(self.index, members.len(), charge);
+        if at_once {
+            self.permits.told(self.index, members.len());
             return;
         }
         self.running.fetch_add(1, Ordering::AcqRel);

@@ -166,18 +166,29 @@ impl<T: Send + 'static> Permits<T> {
     /// without a callback does not come back before an earlier one whose callback has not returned, otherwise a
     /// flush for `Returned` ends too early. Serves the line.
     pub(crate) fn returned(&self, lane: usize, count: usize, charge: usize) {
+        self.released(count, charge);
+        self.told(lane, count);
+    }
+
+    /// The first half of [`returned`](Self::returned): there is room again. For messages without a callback, whose
+    /// callers are told between the halves, so that whoever has a result finds its room free.
+    pub(crate) fn released(&self, count: usize, charge: usize) {
         let mut state = self.lock();
         let served = state.admission.release(count, charge, &*self.budget);
-        let ended = state.progress.returned(lane, count as u64);
         let idle = match state.admission.pending() {
             0 => std::mem::take(&mut state.idle),
             _ => Vec::new(),
         };
         self.carry_out(state, served);
-        tell_flushed(ended);
         for slot in idle {
             slot.set(());
         }
+    }
+
+    /// The second half: nothing of these messages runs or waits any more, as a flush wants to know.
+    pub(crate) fn told(&self, lane: usize, count: usize) {
+        let ended = self.lock().progress.returned(lane, count as u64);
+        tell_flushed(ended);
     }
 
     /// Waits for everything admitted before the call. Fails with the first failure among it that no earlier flush
