@@ -194,7 +194,11 @@ impl ClientShared {
             permits.close();
         }
         let (reply, answer) = completion();
-        self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), due, reply });
+        // A broker that does not confirm is left in time for the threads to end within the limit too.
+        let flush = flush_time(limit);
+        let leave = flush + limit.saturating_sub(flush) / 2;
+        let (flush_until, leave_by) = (deadline(now, flush), deadline(now, leave));
+        self.post.command(Command::Shutdown { flush_until, due: leave_by, reply });
         (due, answer)
     }
 
@@ -227,12 +231,14 @@ impl ClientShared {
         if left > 0 {
             return Err(callbacks_left(left));
         }
+        // No callback is left, so what follows takes no longer than the system needs to end threads.
+        let end = due + Duration::from_secs(1);
         // Before the threads that the loop needs to come to its end. Another close may wait for it too.
-        if !self.loop_gone_by(due + Duration::from_secs(1)) {
+        if !self.loop_gone_by(end) {
             return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
         }
         if self.owns_threads {
-            self.threads.shutdown_within(due).map_err(callbacks_left)?;
+            self.threads.shutdown_within(end).map_err(callbacks_left)?;
         }
         Ok(())
     }
