@@ -41,6 +41,9 @@
 // Without a system nothing drives the shared parts; the benchmarks and loom models build them alone.
 #![cfg_attr(not(feature = "pulsar"), allow(dead_code))]
 
+#[macro_use]
+mod mutant;
+
 pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod manual;

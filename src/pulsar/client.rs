@@ -222,7 +222,7 @@ impl ClientShared {
                 "close was called on a callback thread: it is started and goes on by itself",
             ));
         }
-        // The loop answers by the limit; a second close finds it gone, which is an answer too.
+        // The loop answers by the limit; a close after its end finds it gone, which is an answer too.
         let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
         let left: usize = {
             let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
@@ -231,14 +231,14 @@ impl ClientShared {
         if left > 0 {
             return Err(callbacks_left(left));
         }
-        // No callback is left, so what follows takes no longer than the system needs to end threads.
-        let end = due + Duration::from_secs(1);
         // Before the threads that the loop needs to come to its end. Another close may wait for it too.
-        if !self.loop_gone_by(end) {
+        let grace = due + Duration::from_secs(1);
+        if !self.loop_gone_by(grace) {
             return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
         }
         if self.owns_threads {
-            self.threads.shutdown_within(end).map_err(callbacks_left)?;
+            // All callbacks have returned, so the threads end by themselves; the limit may be over by now.
+            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
         }
         Ok(())
     }

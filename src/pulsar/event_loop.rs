@@ -414,9 +414,8 @@ impl EventLoop {
                 }
                 Action::LaneClosed { lane } => self.lane_closed(lane),
                 Action::Deliver(delivery) => {
-                    let part = delivery.part;
-                    if self.parts.get(&part).is_some_and(|queue| !queue.deliver(delivery)) {
-                        self.engine.handle_overrun(clock::now(), part);
+                    if let Some(queue) = self.parts.get(&delivery.part) {
+                        queue.deliver(delivery);
                     }
                 }
                 Action::ResetPart { part, session, refund } => {

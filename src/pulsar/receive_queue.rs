@@ -21,8 +21,6 @@ pub(super) struct ReceiveQueue {
     post: Post,
     /// Permits are told once this many were used.
     threshold: u32,
-    /// Entries that the queue holds at most; a broker that keeps to its permits stays below half of it.
-    most: usize,
 }
 
 struct State {
@@ -44,7 +42,6 @@ struct PartState {
 
 impl ReceiveQueue {
     pub(super) fn new(parts: &[(PartId, String)], queue_size: u32, post: Post) -> Self {
-        let most = 1000 + (queue_size as usize).saturating_mul(2).saturating_mul(parts.len());
         let parts = parts
             .iter()
             .map(|(part, topic)| {
@@ -62,25 +59,19 @@ impl ReceiveQueue {
             arrived: Condvar::new(),
             post,
             threshold: (queue_size / 2).max(1),
-            most,
         }
     }
 
     // The loop's side.
 
-    /// False if the broker sends far more than it was permitted to.
-    pub(super) fn deliver(&self, delivery: Delivery) -> bool {
+    pub(super) fn deliver(&self, delivery: Delivery) {
         let mut state = self.state.lock();
         if state.parts.get(&delivery.part).is_none_or(|part| part.session != delivery.session) {
-            return true;
-        }
-        if state.entries.len() >= self.most {
-            return false;
+            return;
         }
         state.entries.push_back(delivery);
         drop(state);
         self.arrived.notify_one();
-        true
     }
 
     /// A new session of a part: what the old one delivered is dropped. With `refund` the subscription goes on, so

@@ -16,6 +16,9 @@ use super::wire::pb::command_ack::ValidationError;
 /// Bodies below this size are copied, so that one message that is kept does not hold a whole batch in memory.
 const COPY_LIMIT: usize = 4096;
 
+/// Bytes that a message in a batch takes at least: the size of its metadata, and in that the size of its body.
+const LEAST_ITEM: usize = 6;
+
 /// What an entry had in it.
 pub(super) struct Unpacked {
     pub part: PartId,
@@ -90,7 +93,7 @@ pub(super) fn unpack(delivery: Delivery, topic: Arc<str>) -> Unpacked {
         };
         return Unpacked { part, session, messages: vec![message], skipped: 0, invalid: None };
     };
-    let mut messages = Vec::with_capacity((count as usize).min(payload.len() / 4));
+    let mut messages = Vec::with_capacity((count as usize).min(payload.len() / LEAST_ITEM));
     let mut skipped = 0;
     for item in BatchReader::new(payload, i32::try_from(count).unwrap_or(i32::MAX)) {
         let Ok(item) = item else {

@@ -391,7 +391,8 @@ pub(crate) enum Action {
     },
     Deliver(Delivery),
     /// A new session of a part begins: what was delivered before and not taken is dropped. With `refund` the
-    /// subscription goes on, so the permits of what was dropped, or taken and not yet told, are told at once.
+    /// subscription goes on, so the permits of what was dropped, or taken and not yet told, are told at once; what
+    /// is being taken meanwhile is told with its old session, which counts as long as the subscription lasts.
     ResetPart {
         part: PartId,
         session: u32,

@@ -223,9 +223,13 @@ impl Engine {
                 self.settle(now, id, settled);
             }
             // The frame was right when it was made, so it was damaged on the way: it goes once more, on a new link.
-            code if code == pb::ServerError::ChecksumError as i32 => self.fail_link(now, link, error, false),
+            code if code == pb::ServerError::ChecksumError as i32 => {
+                lane.refused_once(refusal.sequence_id());
+                self.fail_link(now, link, error, false);
+            }
             // Something is wrong with this producer alone: it is opened anew and resends.
             _ => {
+                lane.refused_once(refusal.sequence_id());
                 if lane.attachment.link() == Some(link) {
                     self.send_close_producer(now, link, id, Purpose::Courtesy);
                     self.sent_away(now, Owner::Lane(id), "", &error);
@@ -289,7 +293,7 @@ impl Engine {
 
     /// The sweeper says that a lane's oldest message may be due.
     pub(super) fn lane_due(&mut self, now: Instant, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
+        if let Some(lane) = self.lanes.get_mut(&id).filter(|_| !mutant!(NeverArmsAgain)) {
             lane.armed = None;
         }
         self.expire_lane(now, id);

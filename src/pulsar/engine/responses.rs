@@ -172,7 +172,9 @@ impl Engine {
         let Some(attachment) = self.attachment(owner) else { return };
         let error = Error::new(ErrorKind::Unavailable, "the broker closed the session");
         match attachment.phase {
-            Phase::Open { link: open } if open == link => self.sent_away(now, owner, url, &error),
+            Phase::Open { link: open } if open == link || mutant!(AnyLinkMayClose) => {
+                self.sent_away(now, owner, url, &error)
+            }
             Phase::Opening { link: opening, request } if opening == link => {
                 self.requests.remove(&request);
                 if let (Owner::Lane(lane), Some(connection)) = (owner, self.links.get_mut(&link)) {
@@ -188,9 +190,17 @@ impl Engine {
     fn message(&mut self, now: Instant, link: LinkId, message: wire::Message) {
         self.heard(now, link);
         let part = PartId(message.consumer_id);
-        let Some(state) = self.parts.get(&part) else { return };
+        let Some(state) = self.parts.get_mut(&part) else { return };
         // A session that is over has had its queue dropped; the broker delivers the rest anew.
         if state.attachment.link() != Some(link) {
+            return;
+        }
+        // What comes is kept until somebody receives it, so a peer that sends unasked would fill the memory. As much
+        // again as the queue holds may be left of a session that ended.
+        state.credit = state.credit.saturating_sub(1);
+        if state.credit < -i64::from(state.spec.queue_size) {
+            let error = Error::new(ErrorKind::Protocol, "the broker sent more messages than it was asked for");
+            self.fail_link(now, link, error, true);
             return;
         }
         let session = state.session;

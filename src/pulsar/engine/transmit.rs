@@ -33,7 +33,9 @@ impl Engine {
 
     /// Hands one frame of a lane to its link: first those that the link has not had, then a new one.
     fn hand_over(&mut self, now: Now, link: LinkId, id: LaneId, into: &mut WriteBuffer) {
-        self.expire_lane(now.instant, id);
+        if !mutant!(SendsWhatIsDue) {
+            self.expire_lane(now.instant, id);
+        }
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         if lane.attachment.link() != Some(link) {
             return;

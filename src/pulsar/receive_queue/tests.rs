@@ -108,21 +108,3 @@ fn a_receiver_ends_with_the_queue_while_another_unpacks() {
         assert!(queue.unpacked(&mut state, unpack(taken, "t".into())).is_none() && state.ready.is_empty());
     }
 }
-
-#[test]
-fn a_broker_that_ignores_its_permits_is_found_out() {
-    let (queue, _event_loop) = queue();
-    let entry = batch(1, 1000);
-    let copy = || Delivery {
-        part: PART,
-        session: 1,
-        message_id: entry.message_id.clone(),
-        redelivery_count: 0,
-        ack_set: Vec::new(),
-        entry: entry.entry.clone(),
-        max_message_size: 5 << 20,
-    };
-    let taken = (0..10_000).take_while(|_| queue.deliver(copy())).count();
-    assert_eq!(taken, 3000);
-    queue.reset(PART, 2, true);
-}

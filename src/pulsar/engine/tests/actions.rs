@@ -67,7 +67,9 @@ impl World {
     fn lane_failed(&mut self, id: LaneId, error: Error) {
         let Some((producer, lane)) = self.lane_at(id) else { return };
         self.note("lane failed", id.0, error.code().unwrap_or(-1) as u64);
-        let legitimate = error.code().is_some_and(super::shell::ends_a_lane) || error.kind() == ErrorKind::Closed;
+        let legitimate = error.code().is_some_and(super::shell::ends_a_lane)
+            || error.kind() == ErrorKind::Closed
+            || self.net.internal;
         if !legitimate {
             self.fail(format!("lane {id:?} failed for no good reason: {error:?}"));
         }
@@ -156,8 +158,9 @@ impl World {
                     state.more = more;
                 }
                 let bytes = buffer.take_all();
-                self.handed_over(conn, &bytes);
+                // Results first: what is too large got one and makes room for what follows it.
                 self.drain();
+                self.handed_over(conn, &bytes);
             }
             self.fill_socket(conn);
             let state = &self.conns[conn];

@@ -41,6 +41,10 @@ pub(super) struct App {
     pub open: bool,
     pub closing: Option<(Pending<()>, Micros)>,
     awake: bool,
+    /// Being unpacked, outside of the lock.
+    taking: Option<(usize, Entry)>,
+    /// Decided, and not yet posted.
+    posts: VecDeque<Command>,
     pub received: u64,
 }
 
@@ -87,8 +91,13 @@ impl World {
             open: false,
             closing: None,
             awake: false,
+            taking: None,
+            posts: VecDeque::new(),
             received: 0,
         };
+        for part in &app.parts {
+            self.cluster.queue_sizes.insert(part.id.0, i64::from(app.plan.queue_size));
+        }
         match self.apps.get_mut(index) {
             Some(slot) => *slot = app,
             None => self.apps.push(app),
@@ -165,19 +174,25 @@ impl World {
         self.apps[app].parts[part].ended = true;
     }
 
-    /// The loop tells the engine what was taken since the last time.
-    pub(super) fn tell_permits(&mut self, app: usize, part: usize) {
-        let now = self.clock();
-        let Some(state) = self.apps.get_mut(app).and_then(|app| app.parts.get_mut(part)) else { return };
-        let permits = std::mem::take(&mut state.used);
-        if permits > 0 {
-            let command = Command::Permits { part: state.id, session: state.session, permits };
-            self.engine.handle_command(now, command);
-        }
-    }
-
-    /// The application takes one entry and decides about it.
+    /// One critical section of the application's thread: posts, takes an entry, or decides about what it took.
     pub(super) fn step_app(&mut self, app: usize) {
+        let delay = self.pause();
+        if let Some(command) = self.apps[app].posts.pop_front() {
+            self.post(Control::Command(command));
+            self.after(delay, Event::App(app));
+            return;
+        }
+        if let Some((part, entry)) = self.apps[app].taking.take() {
+            self.unpacked(app, part, entry);
+            let calm = self.stage != Stage::Busy;
+            let think = match self.rng.below(20) {
+                0 if !calm => self.rng.below(2 * SEC),
+                1..=9 => self.rng.below(5 * MS),
+                _ => 0,
+            };
+            self.after(delay + think, Event::App(app));
+            return;
+        }
         let ready: Vec<usize> =
             (0..self.apps[app].parts.len()).filter(|part| !self.apps[app].parts[*part].queue.is_empty()).collect();
         if ready.is_empty() {
@@ -185,36 +200,38 @@ impl World {
             return;
         }
         let part = ready[self.rng.below(ready.len() as u64) as usize];
+        if let Some(entry) = self.apps[app].parts[part].queue.pop_front() {
+            self.apps[app].taking = Some((part, entry));
+        }
+        self.after(delay, Event::App(app));
+    }
+
+    /// The application has an entry in its hands: permits first, then what becomes of it.
+    fn unpacked(&mut self, app: usize, part: usize, entry: Entry) {
         let (queue_size, cumulative) = (self.apps[app].plan.queue_size, self.apps[app].plan.cumulative);
+        let nacks = self.stage == Stage::Busy && !cumulative && self.rng.chance(1, 8);
         self.apps[app].received += 1;
         let state = &mut self.apps[app].parts[part];
-        let Some(entry) = state.queue.pop_front() else { return };
+        let id = state.id;
         if entry.session != state.session {
-            self.fail("an entry of an old session is still in the queue");
+            // Void; the broker delivers it anew.
+            let command = Command::Permits { part: id, session: entry.session, permits: entry.messages };
+            self.apps[app].posts.push_back(command);
             return;
         }
-        let first = state.used == 0;
         state.used += entry.messages;
-        let (id, tell) = (state.id, state.used * 2 >= queue_size);
-        let _ = first;
-        if tell {
-            self.post(Control::Permits { app, part });
+        if state.used >= (queue_size / 2).max(1) {
+            let permits = std::mem::take(&mut state.used);
+            self.apps[app].posts.push_back(Command::Permits { part: id, session: entry.session, permits });
         }
         let message_id = entry.id;
-        let calm = self.stage != Stage::Busy;
-        let command = if cumulative {
+        self.apps[app].posts.push_back(if cumulative {
             Command::Ack { part: id, ack: AckCommand::Cumulative(message_id) }
-        } else if !calm && self.rng.chance(1, 10) {
+        } else if nacks {
             Command::NegativeAck { part: id, message_id }
         } else {
             Command::Ack { part: id, ack: AckCommand::Individual(message_id) }
-        };
-        self.post(Control::Command(command));
-        let delay = match self.rng.below(20) {
-            0 if !calm => self.rng.below(2 * SEC),
-            _ => self.rng.below(5 * MS),
-        };
-        self.after(delay, Event::App(app));
+        });
     }
 
     pub(super) fn close_app(&mut self, app: usize, limit: Duration) {

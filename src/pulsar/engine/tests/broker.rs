@@ -4,7 +4,7 @@ use super::cluster::{Cluster, Open, OpenFault, Out, ReceiptFault, Session, Store
 use super::schedule::{Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{self as wire, Command, MessageIdData, Send, SendReceipt};
-use crate::pulsar::wire::payload::{BatchReader, parse_entry};
+use crate::pulsar::wire::payload::{BatchReader, decompress, parse_entry};
 use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::pb::command_lookup_topic_response::LookupType;
 use crate::pulsar::wire::pb::{self, ServerError};
@@ -59,6 +59,8 @@ impl Cluster {
                 self.counts.closes += 1;
                 let id = command.close_producer.producer_id();
                 let end = &mut self.conns[conn];
+                end.broken.retain(|broken| *broken != id);
+                end.opening.retain(|(producer, _)| *producer != id);
                 if let Some(at) = end.producers.iter().position(|(producer, _)| *producer == id) {
                     let (_, topic) = end.producers.remove(at);
                     self.topics[topic].sessions.retain(|session| (session.conn, session.producer_id) != (conn, id));
@@ -139,6 +141,9 @@ impl Cluster {
         }
         let mine = topic.sessions.iter().find(|session| (session.conn, session.producer_id) == (conn, producer_id));
         if let Some(name) = mine.map(|session| session.name.clone()) {
+            if !self.conns[conn].sent_away.contains(&producer_id) {
+                self.violation = Some(format!("producer {producer_id} is opened again where it is open"));
+            }
             self.opened(conn, index, request, &name, 0);
             return;
         }
@@ -152,6 +157,7 @@ impl Cluster {
         let open = Open { request, producer_id, name, exclusive };
         let old = self.topics[index].sessions.iter().find(|session| session.name == open.name).map(|old| old.conn);
         if let Some(old) = old {
+            self.conns[conn].opening.push((producer_id, request));
             let timer = Timer::Liveness { topic: index, old, conn, open };
             self.out.push(Out::Timer { at: now + LIVENESS, timer });
             return;
@@ -182,6 +188,12 @@ impl Cluster {
         open: &Open,
         alive: bool,
     ) {
+        let opening = &mut self.conns[conn].opening;
+        let before = opening.len();
+        opening.retain(|(_, request)| *request != open.request);
+        if opening.len() == before {
+            return;
+        }
         let held = self.topics[topic].sessions.iter().any(|session| session.name == open.name);
         if held && alive {
             self.refuse(conn, open.request, ServerError::ProducerBusy);
@@ -228,6 +240,9 @@ impl Cluster {
         let id = send.producer_id;
         let found = self.conns[conn].producers.iter().find(|(producer, _)| *producer == id);
         let Some((_, index)) = found.copied() else { return };
+        if self.conns[conn].broken.contains(&id) {
+            return;
+        }
         let uids = match uids_of(send) {
             Ok(uids) => uids,
             Err(error) => {
@@ -239,9 +254,15 @@ impl Cluster {
         let highest = send.highest_sequence_id.unwrap_or(send.sequence_id);
         if let Some(code) = code.or(self.topics[index].terminated.then_some(ServerError::TopicTerminatedError as i32)) {
             if code == ServerError::ChecksumError as i32 {
+                // What follows is stored, so the order is lost whatever the client does.
                 self.conns[conn].touched = true;
+                self.topics[index].damaged = true;
             } else {
                 self.refused.extend(uids);
+            }
+            if code != ServerError::ChecksumError as i32 && code != ServerError::NotAllowedError as i32 {
+                // The topic failed: nothing is stored before the producer has come back.
+                self.conns[conn].broken.push(id);
             }
             let named = if self.either_end && rng.chance(1, 2) { highest } else { send.sequence_id };
             self.reply_with(conn, wire::send_error(id, named, code, "fault"));
@@ -323,6 +344,8 @@ pub(super) fn uids_of(send: &Send) -> Result<Vec<u64>, String> {
 pub(super) fn messages_of(send: &Send) -> Result<Vec<(u64, u64)>, String> {
     let entry = parse_entry(send.entry.clone()).map_err(|error| error.to_string())?;
     let metadata = entry.metadata;
+    let payload = decompress(metadata.compression, &entry.payload, metadata.uncompressed_size, 8 << 20)
+        .map_err(|error| format!("{error:?}"))?;
     if metadata.sequence_id != send.sequence_id || metadata.highest_sequence_id != send.highest_sequence_id {
         return Err(format!("metadata says {}, the command {}", metadata.sequence_id, send.sequence_id));
     }
@@ -331,10 +354,10 @@ pub(super) fn messages_of(send: &Send) -> Result<Vec<(u64, u64)>, String> {
         Ok(u64::from_le_bytes(*bytes))
     };
     let Some(count) = metadata.num_messages_in_batch else {
-        return Ok(vec![(uid(&entry.payload)?, send.sequence_id)]);
+        return Ok(vec![(uid(&payload)?, send.sequence_id)]);
     };
     let mut messages = Vec::with_capacity(count.max(0) as usize);
-    for item in BatchReader::new(entry.payload, count) {
+    for item in BatchReader::new(payload, count) {
         let item = item.map_err(|error| error.to_string())?;
         messages.push((uid(&item.payload)?, item.metadata.sequence_id.unwrap_or(u64::MAX)));
     }

@@ -13,7 +13,7 @@ use crate::policy::admission::{Call, Decision, Offer, Served, WaiterId};
 use crate::policy::budget::message_charge;
 use crate::policy::progress::{Flushed, WatchId, Watched};
 use crate::pulsar::engine::event::{Outgoing, Reply};
-use crate::pulsar::wire::payload::Content;
+use crate::pulsar::wire::payload::{Content, Extras};
 
 pub(super) enum Doing {
     Thinking,
@@ -160,6 +160,9 @@ impl World {
             self.begin_flush(caller, producer);
             return;
         }
+        if self.rng.chance(1, 60) {
+            self.ask_partitions();
+        }
         self.callers[caller].left -= 1;
         let lane = self.rng.below(self.producers[producer].lanes.len() as u64) as usize;
         let size = self.random_size();
@@ -227,7 +230,13 @@ impl World {
                 (Reply::Completion(completion), Some(pending))
             }
         };
-        let content = Content { payload: Bytes::from(payload), extras: None };
+        // Delayed delivery: such a message travels alone.
+        let lone = !self.plan.scripted && self.rng.chance(1, 30);
+        let extras = lone.then(|| Box::new(Extras { deliver_at: Some(1), ..Extras::default() }));
+        let content = Content { payload: Bytes::from(payload), extras };
+        let last = self.producers[producer].lanes[lane].last_sequence.unwrap_or(0);
+        let own_id = !self.plan.scripted && self.stage == Stage::Busy && self.rng.chance(1, 30);
+        let sequence = own_id.then(|| last + self.rng.below(6));
         let item = Outgoing { content, reply, urgent: way == Way::Send };
         self.ops.push(Op {
             producer,
@@ -246,7 +255,7 @@ impl World {
             in_batch: None,
             probe: false,
         });
-        let call = Call { lane, item, charge: message_charge(size.max(8), 0), sequence: None };
+        let call = Call { lane, item, charge: message_charge(size.max(8), 0), sequence };
         let now = self.instant(self.now);
         let offer = self.producers[producer].admission.offer(now, call, may_wait, &self.budget);
         self.note("offer", uid, producer as u64);

@@ -45,8 +45,14 @@ impl World {
 
     /// On one session the messages without a result go in the order of their places, from the oldest on.
     fn check_order(&mut self, producer: usize, lane: usize, link: LinkId, messages: &[(u64, u64)]) {
-        let session = self.engine.lanes.get(&LaneId(self.producers[producer].lanes[lane].id.0));
+        let session = self.engine.lanes.get(&self.producers[producer].lanes[lane].id);
         let opened = session.map_or(0, |lane| lane.attachment.epoch);
+        // Those that are too large have their result and wait for their turn to be told.
+        let fixed: Vec<u64> = session
+            .into_iter()
+            .flat_map(|lane| lane.flights.iter().filter(|flight| flight.outcome.is_some()))
+            .flat_map(|flight| flight.members.iter().map(|member| member.place))
+            .collect();
         let places: Vec<u64> = messages.iter().map(|(uid, _)| self.ops[*uid as usize].place).collect();
         let (Some(first), Some(last)) = (places.first().copied(), places.last().copied()) else { return };
         let shell = &mut self.producers[producer].lanes[lane];
@@ -56,7 +62,7 @@ impl World {
         }
         let behind = shell.handed_through.max(shell.settled);
         let contiguous = places.windows(2).all(|pair| pair[0] + 1 == pair[1]);
-        let next = first <= behind + 1 && first > shell.handed_through;
+        let next = (behind + 1..first).all(|place| fixed.contains(&place)) && first > shell.handed_through;
         shell.handed_through = last;
         let settled = shell.settled;
         if !contiguous || !next {
@@ -82,6 +88,10 @@ impl World {
     pub(super) fn check_step(&mut self) {
         for producer in 0..self.producers.len() {
             let shell = &self.producers[producer];
+            if shell.admission.waiting() > 0 && shell.admission.pending() == 0 {
+                self.fail(format!("calls of producer {producer} wait, and nothing is pending"));
+                return;
+            }
             let max = self.plan.producers[producer].max_pending;
             if max.is_some_and(|max| shell.admission.pending() > max) {
                 self.fail(format!("producer {producer} has {} messages pending", shell.admission.pending()));
@@ -208,6 +218,9 @@ impl World {
         }
         let _ = self.budget.allowance();
         for topic in 0..self.cluster.order.len() {
+            if self.cluster.topics[topic].damaged {
+                continue;
+            }
             let places: Vec<(usize, usize, u64)> = self.cluster.order[topic]
                 .iter()
                 .map(|uid| {

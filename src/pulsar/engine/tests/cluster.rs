@@ -105,6 +105,12 @@ pub(super) struct ServerEnd {
     pub producers: Vec<(u64, usize)>,
     /// Consumer id, topic and subscription.
     pub consumers: Vec<(u64, usize)>,
+    /// Producers whose sends are ignored until they are opened anew.
+    pub broken: Vec<u64>,
+    /// Requests to open a producer that are being decided; a close takes them back.
+    pub opening: Vec<(u64, u64)>,
+    /// Producers that the broker closed here.
+    pub sent_away: Vec<u64>,
     pub awaiting_pong: bool,
     pub heard: bool,
     pub held: Option<Command>,
@@ -158,6 +164,8 @@ pub(super) struct Topic {
     /// Between two brokers until then.
     pub away_until: Micros,
     pub terminated: bool,
+    /// A SEND was damaged on the way and what followed it was not.
+    pub damaged: bool,
     /// A stranger holds the exclusive place until then.
     pub taken_until: Micros,
     pub entries: Vec<Stored>,
@@ -205,6 +213,8 @@ pub(super) struct Cluster {
     pub lookup_code: Option<i32>,
     pub lookup_silent: bool,
     pub keep_alive: Micros,
+    /// What each consumer may be sent before it takes something.
+    pub queue_sizes: BTreeMap<u64, i64>,
     pub counts: Counts,
     /// A defect that the model saw.
     pub violation: Option<String>,
@@ -223,6 +233,7 @@ impl Cluster {
             owner: *owner,
             away_until: 0,
             terminated: false,
+            damaged: false,
             taken_until: 0,
             entries: Vec::new(),
             sessions: Vec::new(),
@@ -249,6 +260,7 @@ impl Cluster {
             lookup_code: None,
             lookup_silent: false,
             keep_alive: 30 * SEC,
+            queue_sizes: BTreeMap::new(),
             counts: Counts::default(),
             violation: None,
             next_name: 0,
@@ -332,6 +344,7 @@ impl Cluster {
     }
 
     pub(super) fn send_away_producer(&mut self, conn: usize, producer_id: u64, url: Option<&String>) {
+        self.conns[conn].sent_away.push(producer_id);
         let mut command = wire::close_producer(producer_id, 0);
         command.close_producer.mut_or_insert_default().assignedBrokerServiceUrl = url.cloned();
         self.reply_with(conn, command);

@@ -4,6 +4,7 @@ use super::fault::{Fault, KINDS};
 use super::world::World;
 use crate::pulsar::engine::attachment::Phase;
 use crate::pulsar::wire::command::Command;
+use crate::pulsar::wire::pb::base_command::Type;
 
 pub(super) const STATES: [&str; 7] = ["resting", "locating", "linking", "opening", "open idle", "open busy", "ended"];
 
@@ -89,7 +90,16 @@ pub(super) fn frame_kind(frame: &Command) -> u64 {
         Command::Flow { .. } => 4,
         Command::Ping => 5,
         Command::Pong => 6,
-        Command::Other(command) => 100 + command.type_() as u64,
+        Command::Other(command) => {
+            let owner = match command.type_() {
+                Type::PRODUCER => command.producer.producer_id(),
+                Type::CLOSE_PRODUCER => command.close_producer.producer_id(),
+                Type::SUBSCRIBE => command.subscribe.consumer_id(),
+                Type::CLOSE_CONSUMER => command.close_consumer.consumer_id(),
+                _ => 0,
+            };
+            1_000_000 * owner + 100 + command.type_() as u64
+        }
         Command::Unknown(_) => 7,
     }
 }

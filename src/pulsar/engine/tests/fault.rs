@@ -192,6 +192,8 @@ pub(super) struct Net {
     pub resolver_fails_until: Micros,
     pub smallest_limit: u32,
     pub pressed: usize,
+    /// The loop ended by a defect.
+    pub internal: bool,
 }
 
 impl Net {
@@ -204,6 +206,7 @@ impl Net {
             resolver_fails_until: 0,
             smallest_limit: u32::MAX,
             pressed: 0,
+            internal: false,
         }
     }
 }
@@ -221,6 +224,7 @@ pub(super) enum Restore {
     CloseProducer(usize, Micros),
     OpenProducer(usize),
     OpenApp(usize),
+    ShutDown(Micros),
     /// By now the calls that are due must have been answered.
     Answers,
 }
@@ -293,10 +297,9 @@ impl World {
             Fault::Slow(time) => {
                 if let Some(conn) = self.some_conn() {
                     let state = &mut self.conns[conn];
-                    let before = state.to_client.latency;
                     state.to_client.latency += time;
                     state.touched = true;
-                    self.after(10 * SEC, Event::Restore(Restore::Latency(conn, before)));
+                    self.after(10 * SEC, Event::Restore(Restore::Latency(conn, time)));
                 }
             }
             Fault::Garbage => {

@@ -104,6 +104,8 @@ impl World {
             match item {
                 Item::Frame(frame, _) => {
                     if self.cluster.conns[server].open {
+                        let link = self.conns[conn].link.0;
+                        self.note("  at broker", link, super::coverage::frame_kind(&frame));
                         self.cluster.frame(self.now, &mut self.rng, server, *frame);
                     }
                 }

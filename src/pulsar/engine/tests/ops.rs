@@ -148,7 +148,14 @@ impl World {
         for (caller, failure) in ended {
             self.flushed(caller, failure.as_ref());
         }
-        self.producers[producer].lanes[lane].jobs.push_back(job);
+        let shell = &mut self.producers[producer].lanes[lane];
+        let silent = job.items.iter().all(|(_, called)| called.is_none());
+        if silent && shell.jobs.is_empty() && !shell.queued {
+            // No callback of the lane is under way: the loop gives the permits back by itself.
+            self.give_back(producer, lane, job.items.len(), job.charge);
+            return;
+        }
+        shell.jobs.push_back(job);
         self.lane_ready(producer, lane);
     }
 
@@ -222,6 +229,8 @@ impl World {
             _ if code.is_some_and(super::shell::ends_a_lane) => None,
             _ if self.cluster.refused.contains(&uid) => None,
             _ if code == Some(8) => None,
+            ErrorKind::Internal if self.net.internal => None,
+            ErrorKind::Broker if self.cluster.topics[self.producers[op.producer].lanes[op.lane].topic].damaged => None,
             _ => Some(format!("an error that nothing explains: {code:?}")),
         }
     }

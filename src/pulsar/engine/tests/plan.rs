@@ -16,6 +16,7 @@ pub(super) struct ProducerPlan {
     pub name: Option<String>,
     pub exclusive: bool,
     pub batching: Option<Batching>,
+    pub compressed: bool,
     pub max_pending: Option<usize>,
     pub send_timeout: Option<Duration>,
 }
@@ -61,7 +62,9 @@ pub(super) struct Plan {
     pub faults: Vec<(Micros, Fault)>,
     /// Producers that the user closes in the middle.
     pub closes: Vec<(Micros, usize, Micros)>,
-    /// The run ends by itself: recovery, probes, close.
+    /// The client is closed while things are broken.
+    pub ends_in_trouble: bool,
+    /// A scenario decides what happens.
     pub scripted: bool,
 }
 
@@ -73,10 +76,14 @@ impl Plan {
         let topics: usize = producers.iter().map(|producer| producer.lanes).sum();
         let consumers = (0..rng.below(3)).map(|at| ConsumerPlan::random(&mut rng, at as usize, topics)).collect();
         let callers = 4 + rng.below(3);
-        let each = 230 / callers as u32 + 1;
+        let each = 340 / callers as u32 + 1;
         let faults = 5 + rng.below(9);
         let mut faults: Vec<(Micros, Fault)> =
             (0..faults).map(|_| (SEC + rng.below(BUSY - 10 * SEC), random_fault(&mut rng))).collect();
+        let ends_in_trouble = rng.chance(1, 5);
+        if ends_in_trouble {
+            faults.extend((0..3).map(|_| (BUSY - 3 * SEC + rng.below(4 * SEC), random_fault(&mut rng))));
+        }
         faults.sort_by_key(|(at, _)| *at);
         let mut closes = Vec::new();
         if rng.chance(1, 4) {
@@ -100,6 +107,7 @@ impl Plan {
             callers: (0..callers).map(|_| CallerPlan { sends: each, burst: 1 + rng.below(25) as u32 }).collect(),
             faults,
             closes,
+            ends_in_trouble,
             scripted: false,
         }
     }
@@ -124,6 +132,7 @@ impl Plan {
                 name: None,
                 exclusive: false,
                 batching: None,
+                compressed: false,
                 max_pending: None,
                 send_timeout: Some(Duration::from_secs(30)),
             }],
@@ -131,6 +140,7 @@ impl Plan {
             callers: Vec::new(),
             faults: Vec::new(),
             closes: Vec::new(),
+            ends_in_trouble: false,
             scripted: true,
         }
     }
@@ -153,6 +163,7 @@ impl ProducerPlan {
             name: rng.chance(1, 2).then(|| format!("named-{index}")),
             exclusive: rng.chance(1, 4),
             batching: rng.chance(2, 3).then_some(batching),
+            compressed: rng.chance(1, 6),
             max_pending: rng.chance(2, 3).then(|| 2 + rng.below(20) as usize),
             send_timeout: Some(Duration::from_millis(timeouts[rng.below(5) as usize])),
         }

@@ -77,7 +77,7 @@ impl World {
         if told != Some((uid, stored)) || twice || !in_order {
             self.fail(format!("callback of {uid}: told {told:?}, twice {twice}, in order {in_order}"));
         }
-        if self.stage != Stage::Busy {
+        if self.stage != Stage::Busy || self.plan.scripted {
             return;
         }
         if self.rng.chance(1, 30) {
@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Permits come back in bulk, and the line is served.
-    fn give_back(&mut self, producer: usize, lane: usize, count: usize, charge: usize) {
+    pub(super) fn give_back(&mut self, producer: usize, lane: usize, count: usize, charge: usize) {
         let shell = &mut self.producers[producer];
         let served = shell.admission.release(count, charge, &self.budget);
         let ended = shell.progress.returned(lane, count as u64);

@@ -123,6 +123,9 @@ impl Cluster {
         let Some(topic) = self.topic_of(conn, consumer_id) else { return };
         if let Some(reader) = self.topics[topic].subscription.as_mut().and_then(|state| state.session.as_mut()) {
             reader.permits += i64::from(permits);
+            if self.queue_sizes.get(&consumer_id).is_some_and(|size| reader.permits > *size) {
+                self.violation = Some(format!("consumer {consumer_id} grants {} permits in all", reader.permits));
+            }
         }
         self.dispatch(topic);
     }

@@ -21,21 +21,8 @@ pub(super) enum Control {
     Key(u64),
     Command(Command),
     Flush(usize),
-    CloseProducer {
-        producer: usize,
-        flush_until: Instant,
-        due: Instant,
-        reply: Completion<()>,
-    },
-    /// An application took messages: look at its permits.
-    Permits {
-        app: usize,
-        part: usize,
-    },
-    Resolved {
-        link: LinkId,
-        answer: Result<Vec<std::net::SocketAddr>, Error>,
-    },
+    CloseProducer { producer: usize, flush_until: Instant, due: Instant, reply: Completion<()> },
+    Resolved { link: LinkId, answer: Result<Vec<std::net::SocketAddr>, Error> },
     Connected(LinkId),
     ConnectFailed(LinkId),
 }
@@ -246,7 +233,14 @@ impl World {
                     self.engine.handle_deadline(now, key);
                 }
             }
-            Control::Command(command) => self.engine.handle_command(now, command),
+            Control::Command(command) => {
+                if let Command::Shutdown { .. } = command {
+                    for producer in 0..self.producers.len() {
+                        self.take_all(producer);
+                    }
+                }
+                self.engine.handle_command(now, command);
+            }
             Control::Flush(producer) => {
                 self.take_all(producer);
                 let producer = self.producers[producer].id;
@@ -260,7 +254,6 @@ impl World {
                 let reply = Some(reply);
                 self.engine.handle_command(now, Command::CloseProducer { producer, flush_until, due, reply });
             }
-            Control::Permits { app, part } => self.tell_permits(app, part),
             Control::Resolved { link, answer } => self.engine.handle_resolved(now, link, answer),
             Control::Connected(link) => self.engine.handle_connected(now, link),
             Control::ConnectFailed(link) => {

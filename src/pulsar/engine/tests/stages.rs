@@ -44,13 +44,14 @@ impl World {
                 self.net.pressed -= charge;
                 self.after(1, Event::BudgetServe);
             }
-            Restore::Latency(conn, before) => self.conns[conn].to_client.latency = before,
+            Restore::Latency(conn, more) => self.conns[conn].to_client.latency -= more,
             Restore::Again(fault) if self.stage == Stage::Busy => self.apply(fault),
             Restore::Again(_) => {}
             Restore::CloseProducer(producer, limit) => self.close_producer(producer, limit),
             Restore::OpenProducer(producer) => self.open_producer(producer),
             Restore::OpenApp(app) => self.open_app(app),
             Restore::Answers => self.look_at_answers(),
+            Restore::ShutDown(limit) => self.shut_down(limit),
         }
     }
 
@@ -71,7 +72,7 @@ impl World {
             access_mode: if plan.exclusive { ProducerAccessMode::Exclusive } else { ProducerAccessMode::Shared },
             properties: Vec::new(),
             initial_sequence_id: None,
-            compression: Compression::None,
+            compression: if plan.compressed { Compression::Lz4 } else { Compression::None },
             batching: plan.batching,
         };
         let (reply, pending) = completion();
@@ -113,6 +114,7 @@ impl World {
 
     /// Takes the answers that have come, and misses those that should have.
     pub(super) fn look_at_answers(&mut self) {
+        self.look_at_questions();
         let now = self.now;
         for index in 0..self.producers.len() {
             if let Some((mut pending, by)) = self.producers[index].opening.take() {
@@ -169,6 +171,59 @@ impl World {
         }
     }
 
+    /// Closes the client; also once more with another limit.
+    pub(super) fn shut_down(&mut self, limit: Micros) {
+        let due = self.now + limit;
+        let flush_until = due - (limit / 10).min(100 * MS);
+        for producer in 0..self.producers.len() {
+            let shell = &mut self.producers[producer];
+            let earlier = if shell.close_called { shell.flush_until } else { Micros::MAX };
+            shell.flush_until = flush_until.min(earlier);
+            shell.open = false;
+            shell.close_called = true;
+            let served = shell.admission.close();
+            self.carry_out(producer, served);
+        }
+        let (reply, pending) = completion();
+        self.shutdowns.push((pending, due + TICK));
+        let (flush_until, until) = (self.instant(flush_until), self.instant(due));
+        self.post(Control::Command(Command::Shutdown { flush_until, due: until, reply }));
+        self.at(due + TICK + 1, Event::Restore(Restore::Answers));
+    }
+
+    /// A call that asks for the partitions of a topic.
+    pub(super) fn ask_partitions(&mut self) {
+        let due = self.now + self.plan.operation_timeout.as_micros() as Micros;
+        let (reply, pending) = completion();
+        self.questions.push((pending, due + TICK));
+        let topic = self.cluster.topics[0].name.clone();
+        let command = Command::Partitions { topic, due: self.instant(due), reply };
+        self.post(Control::Command(command));
+        self.at(due + TICK + 1, Event::Restore(Restore::Answers));
+    }
+
+    fn look_at_questions(&mut self) {
+        let now = self.now;
+        for (mut pending, by) in std::mem::take(&mut self.questions) {
+            match pending.try_wait() {
+                Some(_) => {}
+                None if now > by => self.fail("nobody says how many partitions there are"),
+                None => self.questions.push((pending, by)),
+            }
+        }
+        for (mut pending, by) in std::mem::take(&mut self.shutdowns) {
+            match pending.try_wait() {
+                Some(_) => {
+                    if let Some(uid) = self.ops.iter().position(|op| op.place > 0 && op.fate.is_none()) {
+                        self.fail(format!("the client is closed and owes message {uid} its result"));
+                    }
+                }
+                None if now > by => self.fail("the client did not close in time"),
+                None => self.shutdowns.push((pending, by)),
+            }
+        }
+    }
+
     pub(super) fn enter(&mut self, stage: Stage) {
         self.stage = stage;
         self.note("stage", stage as u64, 0);
@@ -220,17 +275,13 @@ impl World {
             }
             Stage::ShuttingDown => {
                 self.look_at_answers();
-                for producer in 0..self.producers.len() {
-                    self.producers[producer].open = false;
-                    self.producers[producer].close_called = true;
-                    let served = self.producers[producer].admission.close();
-                    self.carry_out(producer, served);
+                let limit = 200 * MS + self.rng.below(15 * SEC);
+                self.shut_down(limit);
+                if self.rng.chance(1, 3) {
+                    let sooner = self.rng.below(limit);
+                    self.after(sooner / 2, Event::Restore(Restore::ShutDown(limit - sooner)));
                 }
-                let (reply, _pending) = completion();
-                let due = self.now + 10 * SEC;
-                let (flush_until, due) = (self.instant(due - 100 * MS), self.instant(due));
-                self.post(Control::Command(Command::Shutdown { flush_until, due, reply }));
-                self.after(11 * SEC, Event::Stage(Stage::Over));
+                self.after(limit + 25 * SEC, Event::Stage(Stage::Over));
             }
             Stage::Over => {
                 self.look_at_answers();

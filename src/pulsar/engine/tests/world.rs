@@ -15,6 +15,7 @@ use super::plan::Plan;
 use super::pool::Worker;
 use super::schedule::{Micros, SEC, Schedule, Trace};
 use super::shell::{Control, LoopThread, ProducerShell, WatcherThread};
+use crate::pending::Pending;
 use crate::policy::now::Now;
 use crate::policy::rng::Rng;
 use crate::pulsar::engine::event::{LinkId, Watcher};
@@ -109,6 +110,9 @@ pub(super) struct World {
     pub dials: BTreeMap<LinkId, usize>,
     pub last_disturbance: Micros,
     pub finished: bool,
+    /// Calls of the user that are not about one producer, and when they must have been answered.
+    pub shutdowns: Vec<(Pending<()>, Micros)>,
+    pub questions: Vec<(Pending<u32>, Micros)>,
     pub recovered: u64,
 }
 
@@ -162,6 +166,8 @@ impl World {
             dials: BTreeMap::new(),
             last_disturbance: 0,
             finished: false,
+            shutdowns: Vec::new(),
+            questions: Vec::new(),
             recovered: 0,
             plan,
         };
@@ -193,7 +199,8 @@ impl World {
             self.at(at, Event::Restore(Restore::CloseProducer(producer, limit)));
         }
         if !self.plan.scripted {
-            self.at(super::plan::BUSY, Event::Stage(Stage::Healed));
+            let next = if self.plan.ends_in_trouble { Stage::ShuttingDown } else { Stage::Healed };
+            self.at(super::plan::BUSY, Event::Stage(next));
         }
     }
 
