@@ -358,6 +358,19 @@ fn two_closes_at_once_both_end_with_the_earlier_limit() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
+/// All is answered, only the broker does not say that it saw the producer leave: that is no callback that is left.
+#[test]
+fn a_close_that_the_broker_does_not_confirm_ends_within_its_limit() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").create().unwrap();
+    producer.send("one").unwrap();
+    broker.freeze_reads(true);
+    for _ in 0..2 {
+        client.close_within(Duration::from_millis(500)).unwrap();
+    }
+}
+
 #[test]
 fn limits_beyond_the_clock_are_no_panic() {
     let broker = Broker::start().unwrap();

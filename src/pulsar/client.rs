@@ -194,7 +194,11 @@ impl ClientShared {
             permits.close();
         }
         let (reply, answer) = completion();
-        self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), due, reply });
+        // A broker that does not confirm is left in time for the threads to end within the limit too.
+        let flush = flush_time(limit);
+        let leave = flush + limit.saturating_sub(flush) / 2;
+        let (flush_until, leave_by) = (deadline(now, flush), deadline(now, leave));
+        self.post.command(Command::Shutdown { flush_until, due: leave_by, reply });
         (due, answer)
     }
 
