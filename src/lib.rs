@@ -38,6 +38,12 @@
 //! `pulsar` and the codecs `lz4`, `zlib`, `zstd`, `snappy` are on by default. `testkit` adds embedded servers and a
 //! faulty network for tests; `cli` the `threadmq` command line tool. RocketMQ is not there yet.
 
+// Without a system nothing drives the shared parts; the benchmarks and loom models build them alone.
+#![cfg_attr(not(feature = "pulsar"), allow(dead_code))]
+
+#[macro_use]
+mod mutant;
+
 pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod manual;
@@ -59,7 +65,7 @@ pub use threads::{Threads, ThreadsBuilder};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod __bench {
-    #[cfg(feature = "pulsar")]
+    #[cfg(feature = "testkit")]
     pub use crate::pulsar::wire::bench::{Batches, read_batch, read_receipts, receipt};
     pub use crate::runtime::bench::{Sends, Taken};
 }

@@ -13,10 +13,19 @@ use crate::runtime::sync::{Arc, Condvar, Mutex, lock, unpoisoned};
 /// `Pending` that is dropped withdraws nothing, its result is thrown away. Waiting is allowed on every thread,
 /// callback threads included, because results do not pass through callbacks.
 ///
-/// ```ignore
-/// let first = producer.submit(Message::new("one"))?;
-/// let second = producer.submit(Message::new("two"))?;
+/// ```
+/// # #[cfg(feature = "testkit")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let broker = threadmq::testkit::pulsar::Broker::start()?;
+/// # let client = threadmq::pulsar::Client::builder(broker.service_url()).build()?;
+/// # let producer = client.producer("numbers").create()?;
+/// let first = producer.submit("one")?;
+/// let second = producer.submit("two")?;
 /// println!("stored as {} and {}", first.wait()?.message_id(), second.wait()?.message_id());
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "testkit"))]
+/// # fn main() {}
 /// ```
 #[must_use = "the result of the operation, errors included, is known only here"]
 pub struct Pending<T> {

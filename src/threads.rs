@@ -31,10 +31,21 @@ const MOST_CALLBACK_THREADS: usize = 256;
 /// The threads end when the last clone and the last client that uses them are gone and all queued callbacks have
 /// run. Nothing waits for that end.
 ///
-/// ```ignore
+/// ```
+/// # #[cfg(feature = "testkit")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use threadmq::Threads;
+/// use threadmq::pulsar::Client;
+///
 /// let threads = Threads::builder().callback_threads(4).build()?;
-/// let orders = Client::builder("pulsar://orders:6650").threads(threads.clone()).build()?;
-/// let audit = Client::builder("pulsar://audit:6650").threads(threads).build()?;
+/// let orders = Client::builder("pulsar://orders:6650").threads(&threads).build()?;
+/// let audit = Client::builder("pulsar://audit:6650").threads(&threads).build()?;
+/// orders.close()?;
+/// audit.close()?;
+/// # Ok(())
+/// # }
+/// # #[cfg(not(feature = "testkit"))]
+/// # fn main() {}
 /// ```
 #[derive(Clone)]
 pub struct Threads {

@@ -1,4 +1,5 @@
 //! The embedded broker and the real client together: each test is a scenario that the broker plays.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // a test fails by panicking
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -153,8 +154,7 @@ fn flush_waits_for_late_receipts() {
 fn late_receipts_do_no_harm() {
     let broker = Broker::start().unwrap();
     let client = client(&broker);
-    let producer =
-        client.producer("t").batching(false).send_timeout(Some(Duration::from_millis(500))).create().unwrap();
+    let producer = client.producer("t").batching(false).send_timeout(Some(Duration::from_secs(2))).create().unwrap();
     broker.hold_receipts("t");
     for pending in submit(&producer, 0..3) {
         assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::Timeout);
@@ -163,6 +163,27 @@ fn late_receipts_do_no_harm() {
     producer.send("3").unwrap();
     assert_eq!(broker.accepted(), 1, "it reconnected");
     assert_eq!(bodies(&broker, "t"), numbers(0..4));
+    client.close().unwrap();
+}
+
+/// Field reports 015, 063: a receipt out of turn makes one reconnect, and what has no receipt is sent again.
+#[test]
+fn a_receipt_out_of_turn_makes_one_reconnect() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").batching(false).create().unwrap();
+    broker.hold_receipts("t");
+    let pending = submit(&producer, 0..2);
+    assert!(broker.wait_for(PATIENCE, |_| broker.sends() == 2));
+    let second = broker.messages("t")[1].sequence_id;
+    assert!(broker.release_receipt("t", second));
+    assert!(broker.wait_for(PATIENCE, |_| broker.sends() == 4));
+    broker.release_receipts("t");
+    for one in pending {
+        assert_eq!(one.wait().unwrap().attempts(), 2);
+    }
+    assert_eq!(broker.accepted(), 2);
+    assert_eq!(bodies(&broker, "t"), ["0", "1", "0", "1"]);
     client.close().unwrap();
 }
 
@@ -313,4 +334,40 @@ fn a_restart_without_memory_is_survived() {
     producer.send("new").unwrap();
     assert_eq!(text(&consumer.receive_timeout(PATIENCE).unwrap().unwrap()), "new");
     client.close().unwrap();
+}
+
+/// The broker reads nothing more, so nobody confirms that the producer left. The close with the shorter limit must not
+/// end the threads that the loop needs to answer the other.
+#[test]
+fn two_closes_at_once_both_end_with_the_earlier_limit() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").create().unwrap();
+    producer.send("one").unwrap();
+    broker.freeze_reads(true);
+    let started = Instant::now();
+    let patient = {
+        let client = client.clone();
+        std::thread::spawn(move || client.close_within(Duration::from_secs(120)))
+    };
+    while producer.try_submit("two").err().is_none_or(|error| error.kind() != ErrorKind::Closed) {
+        std::thread::yield_now();
+    }
+    client.close_within(Duration::from_secs(1)).unwrap();
+    patient.join().unwrap().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+#[test]
+fn limits_beyond_the_clock_are_no_panic() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").create().unwrap();
+    let consumer = client.consumer("t", "s").subscribe().unwrap();
+    producer.send("one").unwrap();
+    producer.flush_within(Duration::MAX).unwrap();
+    producer.close_within(Duration::MAX).unwrap();
+    consumer.close_within(Duration::MAX).unwrap();
+    client.close_within(Duration::MAX).unwrap();
+    assert_eq!(client.partitions("t").unwrap_err().kind(), ErrorKind::Closed);
 }

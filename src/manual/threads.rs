@@ -28,11 +28,14 @@
 //!   `None` and a broker that never comes back, that is for ever.
 //! - To send to B when A has been stored, call B's `send_with` in A's callback and keep the message when B is full:
 //!
-//! ```no_run
-//! # fn main() -> Result<(), threadmq::Error> {
+//! ```
+//! # #[cfg(feature = "testkit")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let broker = threadmq::testkit::pulsar::Broker::start()?;
+//! # let url = broker.service_url();
 //! use threadmq::pulsar::Client;
 //!
-//! let client = Client::builder("pulsar://localhost:6650").build()?;
+//! let client = Client::builder(url).build()?;
 //! let (a, b) = (client.producer("a").create()?, client.producer("b").create()?);
 //! let (full, retry_later) = std::sync::mpsc::channel();
 //! a.send_with("first", move |stored| {
@@ -44,9 +47,12 @@
 //!             }
 //!         }
 //!     }
-//! })
-//! .map_err(threadmq::Error::from)?;
+//! })?;
+//! # a.flush()?;
 //! # drop(retry_later);
+//! # client.close()?;
 //! # Ok(())
 //! # }
+//! # #[cfg(not(feature = "testkit"))]
+//! # fn main() {}
 //! ```

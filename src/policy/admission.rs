@@ -190,7 +190,7 @@ impl<T> Admission<T> {
             Ok(sequence_id) => sequence_id,
             Err(error) => return Offer::Refused(error, call.item),
         };
-        let room = match self.line.is_empty() {
+        let room = match self.line.is_empty() || mutant!(JumpsTheLine) {
             true => self.room(call.charge, Claim::Newcomer, memory),
             false => Room::OwnLimit, // whatever the head waits for, it comes first
         };
@@ -224,9 +224,13 @@ impl<T> Admission<T> {
     pub(crate) fn release(&mut self, count: usize, charge: usize, memory: &impl Memory) -> Served<T> {
         debug_assert!(count <= self.pending && charge <= self.charge, "more comes back than was taken");
         let charge = charge.min(self.charge);
+        let count = if mutant!(LosesAPermit) && count > 1 { count - 1 } else { count };
         self.pending = self.pending.saturating_sub(count);
         self.charge -= charge;
         let contended = memory.give_back(charge);
+        if mutant!(LineIsNotServed) {
+            return Served::nothing();
+        }
         let mut served = self.serve(memory);
         served.serve_turns |= contended;
         served

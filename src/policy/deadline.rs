@@ -66,6 +66,12 @@ impl<K: Copy + Eq + Hash + Ord> DeadlineQueue<K> {
         self.in_order.retain(|(_, key)| due_of.contains_key(key));
     }
 
+    /// When a key is due, if it is armed.
+    #[cfg(test)]
+    pub fn due_of(&self, key: K) -> Option<Instant> {
+        self.due_of.get(&key).copied()
+    }
+
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.in_order.len()

@@ -10,14 +10,14 @@ use super::consumer::ConsumerBuilder;
 use super::engine::event::Command;
 use super::engine::{CONNECTION_TIMEOUT, EngineOptions, KEEP_ALIVE, OPERATION_TIMEOUT};
 use super::event_loop::{EventLoop, Post};
-use super::producer::ProducerBuilder;
+use super::producer_builder::ProducerBuilder;
 use super::service_url::ServiceUrl;
 use super::stats::{Stats, StatsCell};
 use super::topic::TopicName;
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
-use crate::policy::limits::{Violations, after, flush_time};
+use crate::policy::limits::{Violations, deadline, flush_time};
 use crate::runtime::budget::Budget;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
@@ -36,15 +36,21 @@ pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 /// A client has one thread for all its connections (`tmq-io-0`) and those of its [`Threads`]: their number does not
 /// grow with producers, consumers, topics or brokers.
 ///
-/// ```no_run
+/// ```
+/// # #[cfg(feature = "testkit")]
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let broker = threadmq::testkit::pulsar::Broker::start()?;
+/// # let url = broker.service_url();
 /// use threadmq::pulsar::Client;
 ///
-/// # fn main() -> Result<(), threadmq::Error> {
-/// let client = Client::builder("pulsar://localhost:6650").build()?;
+/// let client = Client::builder(url).build()?; // "pulsar://localhost:6650"
 /// let producer = client.producer("orders").create()?;
-/// producer.send("a first order").map_err(threadmq::Error::from)?;
-/// client.close()
+/// producer.send("a first order")?;
+/// client.close()?;
+/// # Ok(())
 /// # }
+/// # #[cfg(not(feature = "testkit"))]
+/// # fn main() {}
 /// ```
 #[derive(Clone)]
 pub struct Client {
@@ -181,15 +187,27 @@ impl ClientShared {
 
     fn start_close(&self, limit: Duration) -> (Instant, crate::Pending<()>) {
         let now = Instant::now();
-        let due = after(now, limit);
+        let due = deadline(now, limit);
         self.closed.store(true, Ordering::Release);
         let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
         for permits in producers {
             permits.close();
         }
         let (reply, answer) = completion();
-        self.post.command(Command::Shutdown { flush_until: after(now, flush_time(limit)), due, reply });
+        self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), due, reply });
         (due, answer)
+    }
+
+    fn loop_gone_by(&self, deadline: Instant) -> bool {
+        let Some(mut slot) = self.event_loop.try_lock_until(deadline) else { return false };
+        let Some(ending) = slot.take() else { return true };
+        match ending.join_by(deadline) {
+            Ok(()) => true,
+            Err(ending) => {
+                *slot = Some(ending);
+                false
+            }
+        }
     }
 
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
@@ -209,17 +227,11 @@ impl ClientShared {
         if left > 0 {
             return Err(callbacks_left(left));
         }
-        // The shared threads serve the loop to its end: they may go only after it, whichever close waits for that.
+        // Before the threads that the loop needs to come to its end. Another close may wait for it too.
         let grace = due + Duration::from_secs(1);
-        let not_over = || Error::new(ErrorKind::Timeout, "close: the client's event loop has not ended yet");
-        let mut event_loop = self.event_loop.try_lock_until(grace).ok_or_else(not_over)?;
-        if let Some(ending) = event_loop.take() {
-            if let Err(ending) = ending.join_by(grace) {
-                *event_loop = Some(ending);
-                return Err(not_over());
-            }
+        if !self.loop_gone_by(grace) {
+            return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
         }
-        drop(event_loop);
         if self.owns_threads {
             // All callbacks have returned, so the threads end by themselves; the limit may be over by now.
             self.threads.shutdown_within(grace).map_err(callbacks_left)?;

@@ -14,7 +14,7 @@ use super::wire::command::MessageIdData;
 use super::wire::pb::command_subscribe as proto;
 use crate::error::{Error, ErrorKind};
 use crate::pending::{Completion, completion};
-use crate::policy::limits::{Violations, after};
+use crate::policy::limits::{Violations, deadline};
 use crate::runtime::callback::on_callback_thread;
 
 /// How consumers of a subscription share its messages (`CommandSubscribe.subType`).
@@ -235,7 +235,7 @@ impl ConsumerShared {
     fn start_close(&self, limit: Duration, reply: Option<Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.queue.close();
-        let close = Command::CloseConsumer { consumer: self.id, due: after(Instant::now(), limit), reply };
+        let close = Command::CloseConsumer { consumer: self.id, due: deadline(Instant::now(), limit), reply };
         self.client.shared.post.command(close);
     }
 }

@@ -62,10 +62,13 @@ impl Lane {
     /// Answers results that are fixed: waiting callers at once, callbacks by way of the pool. The loop's.
     pub(super) fn settle(&self, settle: Settle) {
         let Settle { members, outcome, .. } = settle;
-        let (Some(first), Some(last)) = (members.first(), members.last()) else { return };
-        let (first_place, through) = (first.place, last.place);
+        let Some(last) = members.last() else { return };
+        let through = last.place;
         let failure = match &outcome {
-            Outcome::Failed(error) => Some((first_place, error.clone())),
+            // What a blocking send returns to its caller is told; a flush tells the rest.
+            Outcome::Failed(error) => {
+                members.iter().find(|member| !member.waited_for).map(|member| (member.place, error.clone()))
+            }
             Outcome::Stored { .. } => {
                 self.last_stored.fetch_max(i64::try_from(last.sequence_id).unwrap_or(i64::MAX), Ordering::Relaxed);
                 None

@@ -9,6 +9,7 @@ mod link;
 mod message;
 pub(crate) mod message_id;
 mod producer;
+mod producer_builder;
 pub(crate) mod quoted;
 mod receive_queue;
 pub(crate) mod routing;
@@ -23,7 +24,8 @@ pub use consumer::{Consumer, ConsumerBuilder, InitialPosition, SubscriptionType}
 pub use engine::event::SendReceipt;
 pub use message::{IntoPayload, Message, ProducerMessage};
 pub use message_id::MessageId;
-pub use producer::{AccessMode, Producer, ProducerBuilder};
+pub use producer::{AccessMode, Producer};
+pub use producer_builder::ProducerBuilder;
 pub use routing::{HashingScheme, RoutingMode};
 pub use stats::Stats;
 pub use topic::{TopicDomain, TopicName};

@@ -60,8 +60,8 @@ pub(super) fn unpack(delivery: Delivery, topic: Arc<str>) -> Unpacked {
         Ok(payload) => payload,
         Err(error) => return invalid(validation_error(&error), permits),
     };
-    // Before anything is made for so many messages.
-    if count.is_some_and(|count| count as usize > payload.len() / LEAST_ITEM) {
+    // Each message of a batch has a size word: what counts more than fit is damaged, and nothing is reserved for it.
+    if count.is_some_and(|count| count as usize > payload.len() / 4) {
         return invalid(ValidationError::BatchDeSerializeError, permits);
     }
     let info = Arc::new(EntryInfo {

@@ -73,8 +73,8 @@ fn through_faults(more: impl Fn(ProducerBuilder) -> ProducerBuilder) {
             pause(500);
             broker.freeze_reads(false);
             pause(50);
-            broker.answer_send_with("t", 1, ServerError::NOT_ALLOWED);
-            broker.answer_send_with("t", 3, ServerError::NOT_ALLOWED);
+            // No refusals here: one that is lost with its link lets the message be stored behind its successors when
+            // it is sent again, and no client can help that.
             broker.drop_receipts("t", 1);
             pause(50);
             broker.close_producers("t", None);

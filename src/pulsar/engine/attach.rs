@@ -218,7 +218,11 @@ impl Engine {
     pub(super) fn last_chance(&mut self, now: Instant, lane: super::event::LaneId) {
         let Some(state) = self.lanes.get(&lane) else { return };
         match state.attachment.phase {
-            Phase::Resting { .. } => self.seek(now, Owner::Lane(lane)),
+            Phase::Resting { .. } => {
+                self.seek(now, Owner::Lane(lane));
+                // The broker asked first may be resting itself.
+                self.hurry(now, true);
+            }
             Phase::Locating | Phase::Linking { .. } => self.hurry(now, true),
             _ => {}
         }

@@ -158,6 +158,7 @@ impl Lane {
             count,
             members,
             attempts: 0,
+            refused: false,
             handed_at: now.instant,
             outcome,
         });

@@ -43,8 +43,13 @@ pub(super) struct Part {
     pub spec: Arc<ConsumerSpec>,
     pub topic: String,
     pub attachment: Attachment,
-    /// One more at each subscription: permits and queues of an older session are void.
+    /// One more at each subscription and each time its queue is voided: what an older session delivered is void.
     pub session: u32,
+    /// The session that the present subscription began with: permits of an older one are void.
+    pub subscribed: u32,
+    /// Redeliveries of everything that were asked for (`consumer_epoch`): the broker marks messages with it, and
+    /// those from before the last one are void.
+    pub epoch: u64,
     /// Permits that the broker was given in this session, less the entries that it sent; each takes at least one.
     pub credit: i64,
     pub acks: AckGroup,
@@ -75,6 +80,8 @@ impl Engine {
                 topic,
                 attachment: Attachment::new(),
                 session: 0,
+                subscribed: 0,
+                epoch: 0,
                 credit: 0,
                 acks: AckGroup::default(),
                 redelivery: BTreeMap::new(),
@@ -96,6 +103,7 @@ impl Engine {
         open.consumer_name = Some(&part.spec.name);
         open.initial_position = part.spec.initial_position;
         open.properties = &part.spec.properties;
+        open.consumer_epoch = Some(part.epoch);
         let command = wire::subscribe(&open);
         self.send_request(now, link, &command);
     }
@@ -111,6 +119,7 @@ impl Engine {
         self.opened(Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
+        part.subscribed = part.session;
         part.credit = 0;
         let (session, permits, consumer) = (part.session, part.spec.queue_size, part.consumer);
         self.act(Action::ResetPart { part: id, session, refund: false });
@@ -137,13 +146,16 @@ impl Engine {
     pub(super) fn part_session_over(&mut self, id: PartId) {
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
+        part.subscribed = part.session;
         let session = part.session;
         self.act(Action::ResetPart { part: id, session, refund: false });
     }
 
-    /// The application took messages: their permits go back, unless their session is over.
+    /// The application took messages: their permits go back, unless their subscription is over. A session that was
+    /// voided within it does not void them: the broker still counts them.
     pub(super) fn permits_used(&mut self, id: PartId, session: u32, permits: u32) {
-        if self.parts.get(&id).is_some_and(|part| part.session == session) {
+        let within = |part: &Part| session.wrapping_sub(part.subscribed) <= part.session.wrapping_sub(part.subscribed);
+        if self.parts.get(&id).is_some_and(within) || mutant!(OldPermitsCount) {
             self.send_flow(id, permits);
         }
     }

@@ -304,6 +304,8 @@ pub(crate) struct Member {
     pub called_at: Instant,
     pub due: Option<Instant>,
     pub charge: usize,
+    /// Its caller waits and is told the result, so that no flush has to.
+    pub waited_for: bool,
     pub reply: Reply,
 }
 
@@ -389,7 +391,8 @@ pub(crate) enum Action {
     },
     Deliver(Delivery),
     /// A new session of a part begins: what was delivered before and not taken is dropped. With `refund` the
-    /// subscription goes on, so the permits of what was dropped, or taken and not yet told, are told at once.
+    /// subscription goes on, so the permits of what was dropped, or taken and not yet told, are told at once; what
+    /// is being taken meanwhile is told with its old session, which counts as long as the subscription lasts.
     ResetPart {
         part: PartId,
         session: u32,

@@ -55,6 +55,8 @@ pub(super) struct Flight {
     pub count: usize,
     pub members: Vec<Member>,
     pub attempts: u32,
+    /// The broker refused it before, and it was sent once more.
+    pub refused: bool,
     pub handed_at: Instant,
     /// Fixed out of turn; settled when all before it are.
     pub outcome: Option<Outcome>,
@@ -84,25 +86,32 @@ impl Lane {
 
     /// The link is gone or the session is over: everything without a receipt is to be handed over anew.
     pub(super) fn unhand(&mut self) {
-        self.handed = 0;
+        self.handed = if mutant!(ResendsFromTheSecond) { self.flights.len().min(1) } else { 0 };
         self.scheduled = false;
     }
 
     pub(super) fn receipt(&mut self, receipt: &SendReceipt, into: &mut Vec<Settle>) -> Matched {
         let Some(front) = self.flights.front_mut() else { return Matched::Stale };
-        if receipt.sequence_id < front.sequence_id {
+        if receipt.sequence_id < front.sequence_id && !mutant!(OldReceiptCounts) {
             return Matched::Stale;
         }
         // Brokers name either end of a batch.
         if receipt.sequence_id > front.highest_sequence_id {
             return Matched::Ahead;
         }
-        let message_id = receipt.message_id.clone().unwrap_or_else(|| MessageIdData::new(u64::MAX, u64::MAX));
-        front.outcome = Some(Outcome::Stored {
-            message_id,
-            attempts: front.attempts,
-            first_index: front.count.saturating_sub(front.members.len()),
-            batch_size: Some(front.count).filter(|count| *count > 1),
+        let unknown_place = MessageIdData::new(u64::MAX, u64::MAX);
+        let message_id = receipt.message_id.clone().unwrap_or_else(|| unknown_place.clone());
+        front.outcome = Some(if front.refused && message_id == unknown_place {
+            // It may take the id for known only because it stored later ones meanwhile.
+            let text = format!("send to {}: the broker refused it once, and then took it for a duplicate", self.topic);
+            Outcome::Failed(Error::new(ErrorKind::Broker, text).with_delivery(Delivery::Unknown))
+        } else {
+            Outcome::Stored {
+                message_id,
+                attempts: front.attempts,
+                first_index: front.count.saturating_sub(front.members.len()),
+                batch_size: Some(front.count).filter(|count| *count > 1),
+            }
         });
         let handed_at = front.handed_at;
         self.settle_front(into);
@@ -117,9 +126,16 @@ impl Lane {
         let Some(flight) = found else { return false };
         // Over several attempts the worst fate counts: an earlier one may have been stored.
         let delivery = if flight.attempts > 1 { Delivery::Unknown } else { Delivery::Refused };
-        flight.outcome = Some(Outcome::Failed(error.with_delivery(delivery)));
+        flight.outcome = Some(Outcome::Failed(error.with_delivery(delivery).with_attempts(flight.attempts)));
         self.settle_front(into);
         true
+    }
+
+    /// The broker refused the flight that has `sequence_id` at either end, and it is sent once more.
+    pub(super) fn refused_once(&mut self, sequence_id: u64) {
+        for flight in &mut self.flights {
+            flight.refused |= flight.sequence_id == sequence_id || flight.highest_sequence_id == sequence_id;
+        }
     }
 
     /// Results at the front leave in order.
@@ -142,7 +158,8 @@ impl Lane {
             }
             let members: Vec<Member> = front.members.drain(..count).collect();
             let emptied = front.members.is_empty();
-            let error = timeout(&self.topic, &members).with_delivery(Delivery::Unknown);
+            let fate = if mutant!(DoubtIsDenied) { Delivery::NotSent } else { Delivery::Unknown };
+            let error = timeout(&self.topic, &members).with_delivery(fate).with_attempts(front.attempts);
             into.push(Settle { lane: self.id, members, outcome: Outcome::Failed(error) });
             if !emptied {
                 return;
@@ -164,7 +181,8 @@ impl Lane {
     pub(super) fn fail_all(&mut self, error: &Error, into: &mut Vec<Settle>) {
         for flight in self.flights.drain(..) {
             let unsent = if flight.attempts > 0 { Delivery::Unknown } else { Delivery::NotSent };
-            let outcome = flight.outcome.unwrap_or_else(|| Outcome::Failed(error.with_delivery(unsent)));
+            let error = error.with_delivery(unsent).with_attempts(flight.attempts);
+            let outcome = flight.outcome.unwrap_or(Outcome::Failed(error));
             into.push(Settle { lane: self.id, members: flight.members, outcome });
         }
         self.handed = 0;
@@ -181,7 +199,8 @@ impl Lane {
         self.limit = limit;
         for flight in self.flights.iter_mut().filter(|flight| flight.outcome.is_none() && flight.size > limit) {
             let error = too_large(&self.topic, flight.size, limit);
-            flight.outcome = Some(Outcome::Failed(error.with_delivery(Delivery::Unknown)));
+            let error = error.with_delivery(Delivery::Unknown).with_attempts(flight.attempts);
+            flight.outcome = Some(Outcome::Failed(error));
         }
         self.settle_front(into);
     }
@@ -201,6 +220,7 @@ impl Lane {
                 called_at: ticket.called_at,
                 due: ticket.due,
                 charge: ticket.charge,
+                waited_for: item.urgent,
                 reply: item.reply,
             });
         }
@@ -209,6 +229,7 @@ impl Lane {
 }
 
 fn due(due: Option<Instant>, now: Instant) -> bool {
+    let now = if mutant!(DueIsEarly) { now + Duration::from_secs(1) } else { now };
     due.is_some_and(|due| due <= now)
 }
 

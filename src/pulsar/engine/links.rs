@@ -26,11 +26,11 @@ impl Engine {
         let target = self.targets.get_mut(id)?;
         match target.link {
             Some(link) if self.links.get(&link).is_some_and(Connection::is_ready) => Some(link),
-            Some(_) => {
+            Some(_) if !mutant!(DialsTwice) => {
                 target.wait(waiter);
                 None
             }
-            None => {
+            _ => {
                 target.wait(waiter);
                 match target.gated(now) {
                     Some(at) => self.watch(DeadlineKey::Target(id.0), at),

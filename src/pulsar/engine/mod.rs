@@ -32,6 +32,8 @@ mod requests;
 mod responses;
 pub(crate) mod retry;
 mod targets;
+#[cfg(test)]
+mod tests;
 mod transmit;
 pub(crate) mod write_buffer;
 

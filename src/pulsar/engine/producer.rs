@@ -170,6 +170,7 @@ impl Engine {
                 called_at: ticket.called_at,
                 due: ticket.due,
                 charge: ticket.charge,
+                waited_for: item.urgent,
                 reply: item.reply,
             })
             .collect();
@@ -193,7 +194,8 @@ impl Engine {
         let matched = self.lanes.get_mut(&id).map_or(Matched::Stale, |lane| lane.receipt(receipt, &mut settled));
         match matched {
             Matched::Front(handed_at) => self.heard_answer(now, link, Some(handed_at)),
-            Matched::Stale => self.heard_answer(now, link, None),
+            // It came twice, or nobody waits for it any more: it must not count for one that is still owed.
+            Matched::Stale => self.heard(now, link),
             Matched::Ahead => {
                 self.heard_answer(now, link, None);
                 let ours = self.lanes.get(&id).is_some_and(|lane| lane.attachment.link() == Some(link));
@@ -221,9 +223,13 @@ impl Engine {
                 self.settle(now, id, settled);
             }
             // The frame was right when it was made, so it was damaged on the way: it goes once more, on a new link.
-            code if code == pb::ServerError::ChecksumError as i32 => self.fail_link(now, link, error, false),
+            code if code == pb::ServerError::ChecksumError as i32 => {
+                lane.refused_once(refusal.sequence_id());
+                self.fail_link(now, link, error, false);
+            }
             // Something is wrong with this producer alone: it is opened anew and resends.
             _ => {
+                lane.refused_once(refusal.sequence_id());
                 if lane.attachment.link() == Some(link) {
                     self.send_close_producer(now, link, id, Purpose::Courtesy);
                     self.sent_away(now, Owner::Lane(id), "", &error);
@@ -287,7 +293,7 @@ impl Engine {
 
     /// The sweeper says that a lane's oldest message may be due.
     pub(super) fn lane_due(&mut self, now: Instant, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
+        if let Some(lane) = self.lanes.get_mut(&id).filter(|_| !mutant!(NeverArmsAgain)) {
             lane.armed = None;
         }
         self.expire_lane(now, id);

@@ -7,6 +7,7 @@ use super::attachment::{Owner, Phase};
 use super::event::{Action, Delivery, LaneId, LinkId, PartId};
 use super::requests::Purpose;
 use crate::error::{Error, ErrorKind};
+use crate::pulsar::wire::payload::parse_entry;
 use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::{code, command as wire, pb};
 
@@ -171,9 +172,15 @@ impl Engine {
         let Some(attachment) = self.attachment(owner) else { return };
         let error = Error::new(ErrorKind::Unavailable, "the broker closed the session");
         match attachment.phase {
-            Phase::Open { link: open } if open == link => self.sent_away(now, owner, url, &error),
+            Phase::Open { link: open } if open == link || mutant!(AnyLinkMayClose) => {
+                self.sent_away(now, owner, url, &error)
+            }
             Phase::Opening { link: opening, request } if opening == link => {
                 self.requests.remove(&request);
+                if let (Owner::Lane(lane), Some(connection)) = (owner, self.links.get_mut(&link)) {
+                    // Should the success still come, it is an orphan.
+                    connection.orphans.insert(request, lane);
+                }
                 self.sent_away(now, owner, url, &error);
             }
             _ => {}
@@ -197,6 +204,13 @@ impl Engine {
             return;
         }
         let session = state.session;
+        if message.consumer_epoch.is_some_and(|epoch| epoch < state.epoch) {
+            // It was on the way when redelivery was asked for, and comes again behind those before it.
+            let count = parse_entry(message.entry).ok().and_then(|entry| entry.metadata.num_messages_in_batch);
+            let permits = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1).max(1);
+            self.permits_used(part, session, permits);
+            return;
+        }
         let limit = self.links.get(&link).map_or(0, |connection| connection.max_message_size);
         let max_message_size = limit as usize;
         self.act(Action::Deliver(Delivery {

@@ -14,12 +14,13 @@ impl Engine {
     pub(crate) fn poll_transmit(&mut self, now: Now, link: LinkId, budget: usize, into: &mut WriteBuffer) -> bool {
         loop {
             let Some(connection) = self.links.get_mut(&link) else { return false };
-            if into.len() >= budget {
-                return !connection.ready.is_empty() || !connection.control.is_empty();
-            }
-            if !connection.control.is_empty() {
+            // A full buffer takes nothing more, so that what a peer does not read gathers where it can be counted.
+            if into.len() < budget && !connection.control.is_empty() {
                 into.copy(&connection.control);
                 connection.control.clear();
+            }
+            if into.len() >= budget {
+                return !connection.ready.is_empty() || !connection.control.is_empty();
             }
             let Some(lane) = connection.ready.pop_front() else { return false };
             if let Some(lane) = self.lanes.get_mut(&lane) {
@@ -32,7 +33,9 @@ impl Engine {
 
     /// Hands one frame of a lane to its link: first those that the link has not had, then a new one.
     fn hand_over(&mut self, now: Now, link: LinkId, id: LaneId, into: &mut WriteBuffer) {
-        self.expire_lane(now.instant, id);
+        if !mutant!(SendsWhatIsDue) {
+            self.expire_lane(now.instant, id);
+        }
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         if lane.attachment.link() != Some(link) {
             return;

@@ -1,9 +1,13 @@
 //! Commands in both directions: the frequent ones as small types of our own, the rest as generated types.
 
+#[cfg(any(test, feature = "testkit"))]
+mod answers;
 mod build;
 mod decode;
 mod encode;
 
+#[cfg(any(test, feature = "testkit"))]
+pub(crate) use answers::*;
 pub(crate) use build::*;
 use bytes::Bytes;
 pub(crate) use decode::decode;

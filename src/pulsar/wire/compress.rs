@@ -63,6 +63,8 @@ impl Compression {
 
 /// Why a payload could not be compressed and framed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Without a codec nothing can fail in one.
+#[cfg_attr(not(any(feature = "lz4", feature = "zlib", feature = "zstd", feature = "snappy")), allow(dead_code))]
 pub(crate) enum CompressError {
     /// The codec is not compiled in.
     Unsupported(Compression),
@@ -74,6 +76,8 @@ pub(crate) enum CompressError {
 
 /// Why a payload could not be decompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+// Without a codec nothing can fail in one.
+#[cfg_attr(not(any(feature = "lz4", feature = "zlib", feature = "zstd", feature = "snappy")), allow(dead_code))]
 pub(crate) enum DecompressError {
     /// The codec is not compiled in, or the number is not known.
     Unsupported(i32),

@@ -22,6 +22,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The next field's number and value. Groups are refused: the protocol has none, and they could nest.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, WireError> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -44,6 +45,7 @@ impl<'a> Fields<'a> {
         Ok(Some((number, value)))
     }
 
+    #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(WireError::BadProtobuf)?;
         self.rest = rest;

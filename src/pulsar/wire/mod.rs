@@ -1,6 +1,6 @@
 //! Bytes to types and back; pure.
 
-#[cfg(feature = "bench")]
+#[cfg(all(feature = "bench", feature = "testkit"))]
 pub(crate) mod bench;
 pub(crate) mod code;
 pub(crate) mod command;

@@ -70,7 +70,7 @@ fn loom_withdraw_against_release() {
                 permits.returned(0, 1, ticket.charge);
             }
             Err(refused) => {
-                assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Timeout, 'a'));
+                assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Timeout, Some('a')));
                 assert_eq!(items(&permits), ['x']);
             }
         }
@@ -100,7 +100,7 @@ fn loom_close_against_offer_and_release() {
                 permits.returned(0, 1, ticket.charge);
             }
             Err(refused) => {
-                assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Closed, 'a'));
+                assert_eq!((refused.kind(), refused.into_parts().1), (ErrorKind::Closed, Some('a')));
                 assert_eq!(items(&permits), ['x']);
             }
         }

@@ -62,7 +62,7 @@ impl Broker {
         Ok(Self { inputs, log, counters, address, owner: Some(owner) })
     }
 
-    /// `pulsar://127.0.0.1:port`.
+    /// `pulsar://127.0.0.1:port`, for clients that connect to it directly.
     pub fn service_url(&self) -> String {
         format!("pulsar://{}", self.address)
     }

@@ -1,6 +1,7 @@
 //! Setting up a broker.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use super::Broker;
@@ -21,7 +22,13 @@ pub struct BrokerBuilder {
 }
 
 impl BrokerBuilder {
-    /// The port on 127.0.0.1. Default 0: the system picks a free one.
+    /// The address to listen on. Default 127.0.0.1.
+    pub fn ip(mut self, ip: impl Into<IpAddr>) -> Self {
+        self.options.ip = ip.into();
+        self
+    }
+
+    /// The port. Default 0: the system picks a free one.
     pub fn port(mut self, port: u16) -> Self {
         self.options.port = port;
         self

@@ -1,11 +1,14 @@
 //! Subscriptions and what they deliver.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use protobuf::Enum as _;
 
 use super::ServerError;
-use super::entry::{corrupt, publish_time, with_broker_entry};
+use super::entry::{corrupt, deliver_at, publish_time, with_broker_entry};
 use super::sessions::{ConsumerSession, Waiting};
-use super::state::State;
+use super::state::{State, now_ms};
 use super::subscription::{Kind, Subscription};
 use super::topic::{Place, Topic};
 use crate::pulsar::message_id::MessageId;
@@ -228,16 +231,27 @@ impl State {
 
     /// Delivers what can be delivered.
     pub(super) fn deliver(&mut self, topic: usize, subscription: usize) {
-        let Some(topic) = self.topics.get_mut(topic) else { return };
+        let (index, at) = (topic, subscription);
+        let Some(topic) = self.topics.get_mut(index) else { return };
         let Topic { store, subscriptions, corruptions, ledger, partition, .. } = topic;
-        let Some(subscription) = subscriptions.get_mut(subscription) else { return };
+        let Some(subscription) = subscriptions.get_mut(at) else { return };
+        let mut delayed = Vec::new();
         while let Some(delivery) = subscription.next(store.end()) {
             let Some(entry) = store.entry(delivery.entry) else {
                 // Dropped long ago.
                 subscription.ack(delivery.entry, store.end());
                 continue;
             };
-            let Some(connection) = self.connections.get_mut(&delivery.to.connection) else { return };
+            // Only shared subscriptions observe delays, as in the real broker.
+            if subscription.kind == Kind::Shared && delivery.redelivery_count == 0 {
+                let wait = deliver_at(&entry.bytes).saturating_sub(now_ms());
+                if wait > 0 {
+                    subscription.hold(delivery.entry);
+                    delayed.push((delivery.entry, wait));
+                    continue;
+                }
+            }
+            let Some(connection) = self.connections.get_mut(&delivery.to.connection) else { break };
             subscription.charge(delivery.to, entry.num_messages);
             let bytes = if let Some(corruption) = corruptions.pop_front() {
                 corrupt(&entry.bytes, corruption)
@@ -256,6 +270,22 @@ impl State {
             };
             connection.write(|out| encode_message(&message, out));
         }
+        let name = Arc::clone(&subscription.name);
+        for (entry, wait) in delayed {
+            let name = Arc::clone(&name);
+            let job = Box::new(move |state: &mut State| state.release_delayed(index, &name, entry));
+            self.later(Duration::from_millis(wait), job);
+        }
+    }
+
+    /// The delay of an entry is over.
+    fn release_delayed(&mut self, topic: usize, subscription: &str, entry: u64) {
+        let Some(state) = self.topics.get_mut(topic) else { return };
+        let Some(at) = state.subscriptions.iter().position(|known| *known.name == *subscription) else { return };
+        if let Some(subscription) = state.subscriptions.get_mut(at) {
+            subscription.release(entry);
+        }
+        self.deliver(topic, at);
     }
 }
 

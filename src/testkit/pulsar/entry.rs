@@ -140,6 +140,12 @@ pub(super) fn publish_time(entry: &[u8]) -> u64 {
     parse_metadata(entry).publish_time()
 }
 
+/// When a stored entry may be delivered, in milliseconds since 1970; 0 for at once.
+pub(super) fn deliver_at(entry: &Bytes) -> u64 {
+    let metadata = parse_entry(entry.clone()).ok().and_then(|entry| entry.metadata.deliver_at_time);
+    metadata.and_then(|at| u64::try_from(at).ok()).unwrap_or(0)
+}
+
 /// The number of messages, if the entry is a batch.
 pub(super) fn batch_size(entry: &[u8]) -> Option<i32> {
     parse_metadata(entry).num_messages_in_batch

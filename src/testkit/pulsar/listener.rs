@@ -1,7 +1,7 @@
 //! The thread that accepts connections.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -26,15 +26,15 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Port 0: the system picks one. `receive_buffer` is in bytes and goes to the accepted sockets.
-    pub(super) fn open(port: u16, receive_buffer: Option<usize>, inputs: &Sender<Input>) -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    pub(super) fn open(address: SocketAddr, receive_buffer: Option<usize>, inputs: &Sender<Input>) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         // The port is taken again while connections of the former listener are still closing down.
         #[cfg(unix)]
         socket.set_reuse_address(true)?;
         if let Some(bytes) = receive_buffer {
             socket.set_recv_buffer_size(bytes)?;
         }
-        socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+        socket.bind(&address.into())?;
         socket.listen(1024)?;
         socket.set_nonblocking(true)?;
         let listener = TcpListener::from(socket);

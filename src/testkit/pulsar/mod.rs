@@ -1,28 +1,40 @@
 //! A Pulsar broker inside the test's own process.
 //!
-//! [`Broker`] listens on a port of 127.0.0.1 and speaks Pulsar's binary protocol, as far as producers and basic
+//! [`Broker`] listens on a port of 127.0.0.1 (or another address) and speaks Pulsar's binary protocol, as far as producers and basic
 //! consumers go: look-up, partitions, producers (Shared and Exclusive, deduplication), batches, receipts,
 //! subscriptions (Exclusive and Shared), acknowledgements, redelivery, seek. It keeps everything in memory, answers
 //! at once, and does as a real broker does; until the test tells it to misbehave. It records all that clients send.
 //!
 //! ```
 //! use std::time::Duration;
+//! use threadmq::pulsar::Client;
 //! use threadmq::testkit::pulsar::{Broker, EventKind, Request, ServerError};
 //!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let broker = Broker::start()?;
 //! broker.create_partitioned_topic("orders", 3);
-//! broker.fail_next(Request::Producer, ServerError::SERVICE_NOT_READY, 2);
-//! broker.drop_receipts("payments", 1);
+//! broker.fail_next(Request::Producer, ServerError::SERVICE_NOT_READY, 1);
 //!
-//! // Here the program under test connects to `broker.service_url()` and sends …
-//! # std::net::TcpStream::connect(broker.address())?;
+//! // The program under test.
+//! let client = Client::builder(broker.service_url()).build()?;
+//! let producer = client.producer("orders").create()?;
+//! producer.send("a first order").map_err(threadmq::Error::from)?;
 //!
-//! let connected = broker.wait_for(Duration::from_secs(10), |log| {
-//!     log.iter().any(|event| matches!(event.kind, EventKind::Accepted { .. }))
+//! let stored = broker.messages("orders");
+//! assert_eq!(stored.len(), 1);
+//! assert_eq!(stored[0].payload, "a first order");
+//!
+//! // It comes back after its connection was lost.
+//! let is_producer = |kind: &EventKind| matches!(kind, EventKind::Producer { .. });
+//! let before = broker.count(is_producer);
+//! broker.reset_connections();
+//! let back = broker.wait_for(Duration::from_secs(10), |log| {
+//!     log.iter().filter(|event| is_producer(&event.kind)).count() >= before + 3
 //! });
-//! assert!(connected);
-//! assert!(broker.messages("orders").is_empty());
-//! # Ok::<(), std::io::Error>(())
+//! assert!(back);
+//! # client.close()?;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # Topics

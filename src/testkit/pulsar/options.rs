@@ -1,9 +1,11 @@
 //! How a broker is set up.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub(super) struct Options {
+    pub(super) ip: IpAddr,
     pub(super) port: u16,
     pub(super) max_message_size: usize,
     pub(super) backlog_limit: usize,
@@ -18,6 +20,7 @@ pub(super) struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            ip: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             max_message_size: crate::pulsar::wire::frame::DEFAULT_MAX_MESSAGE_SIZE,
             backlog_limit: 256 * 1024 * 1024,

@@ -107,7 +107,7 @@ impl State {
         counters: Arc<Counters>,
         inputs: Sender<Input>,
     ) -> io::Result<Self> {
-        let listener = Listener::open(options.port, options.receive_buffer, &inputs)?;
+        let listener = Listener::open((options.ip, options.port).into(), options.receive_buffer, &inputs)?;
         let common = Common {
             max_message_size: options.max_message_size.into(),
             verify_checksums: options.verify_checksums,
@@ -256,8 +256,7 @@ impl State {
 
     pub(super) fn open_port(&mut self) -> io::Result<()> {
         if self.listener.is_none() {
-            let port = self.address.port();
-            self.listener = Some(Listener::open(port, self.options.receive_buffer, &self.inputs)?);
+            self.listener = Some(Listener::open(self.address, self.options.receive_buffer, &self.inputs)?);
         }
         Ok(())
     }

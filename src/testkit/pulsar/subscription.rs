@@ -167,6 +167,18 @@ impl Subscription {
         self.counts.remove(&entry);
     }
 
+    /// Puts aside an entry that may not be delivered yet, until [`release`](Self::release).
+    pub(super) fn hold(&mut self, entry: u64) {
+        self.out.remove(&entry);
+    }
+
+    /// An entry that was put aside may be delivered now.
+    pub(super) fn release(&mut self, entry: u64) {
+        if entry >= self.mark_delete && !self.acked.contains(&entry) {
+            self.again.insert(entry);
+        }
+    }
+
     /// Delivers entries again that this consumer has.
     pub(super) fn redeliver(&mut self, place: Place, entries: impl Iterator<Item = u64>) {
         for entry in entries {

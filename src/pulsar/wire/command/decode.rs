@@ -14,7 +14,15 @@ pub(crate) fn decode(frame: Bytes) -> Result<Command, WireError> {
     let (word, rest) = frame.split_first_chunk::<WORD>().ok_or(WireError::Truncated)?;
     let size = usize::try_from(u32::from_be_bytes(*word)).map_err(|_| WireError::BadLength)?;
     let (command, entry) = rest.split_at_checked(size).ok_or(WireError::BadLength)?;
-    let number = last_field(command, 1)?.ok_or(WireError::MissingField("type"))?.i32()?;
+    let (mut number, mut last) = (None, None);
+    let mut fields = Fields::new(command);
+    while let Some((at, value)) = fields.next()? {
+        match at {
+            1 => number = Some(value.i32()?),
+            _ => last = Some((at, value)),
+        }
+    }
+    let number = number.ok_or(WireError::MissingField("type"))?;
     let Some(kind) = Type::from_i32(number) else {
         return Ok(Command::Unknown(number));
     };
@@ -26,7 +34,12 @@ pub(crate) fn decode(frame: Bytes) -> Result<Command, WireError> {
     }
     // The part that a type names has the type's number in BaseCommand.
     let field = u32::try_from(number).map_err(|_| WireError::BadProtobuf)?;
-    let body = last_field(command, field)?.ok_or(WireError::MissingField("command body"))?.bytes()?;
+    let body = match last {
+        Some((at, value)) if at == field => Some(value),
+        // Something follows it, or it is not there: look again.
+        _ => last_field(command, field)?,
+    };
+    let body = body.ok_or(WireError::MissingField("command body"))?.bytes()?;
     Ok(match kind {
         Type::SEND => Command::Send(send(body, frame.slice_ref(entry))?),
         Type::SEND_RECEIPT => Command::SendReceipt(receipt(body)?),

@@ -4,7 +4,9 @@ use protobuf::{Enum, Message as _};
 
 #[cfg(test)]
 use super::Send;
-use super::{Ack, Message, MessageIdData, SendReceipt};
+use super::{Ack, MessageIdData};
+#[cfg(any(test, feature = "testkit"))]
+use super::{Message, SendReceipt};
 use crate::pulsar::wire::field::{put_bool, put_i32, put_message, put_u64, reserve_word, set_length};
 use crate::pulsar::wire::pb::{self, base_command::Type};
 
@@ -49,6 +51,7 @@ pub(crate) fn encode_ack(ack: &Ack, out: &mut Vec<u8>) {
     });
 }
 
+#[cfg(any(test, feature = "testkit"))]
 pub(crate) fn encode_receipt(receipt: &SendReceipt, out: &mut Vec<u8>) {
     simple(out, Type::SEND_RECEIPT, |out| {
         put_u64(out, 1, receipt.producer_id);
@@ -63,6 +66,7 @@ pub(crate) fn encode_receipt(receipt: &SendReceipt, out: &mut Vec<u8>) {
 }
 
 /// With its entry, which already holds checksum and metadata.
+#[cfg(any(test, feature = "testkit"))]
 pub(crate) fn encode_message(message: &Message, out: &mut Vec<u8>) {
     let start = begin(out);
     put_command(out, Type::MESSAGE, |out| {

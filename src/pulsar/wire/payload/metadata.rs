@@ -121,6 +121,7 @@ impl Metadata {
 
 impl SingleMetadata {
     /// `message` is a part of `memory`, which byte fields go on sharing. Gives the size of the body, too.
+    #[inline]
     pub(super) fn decode(message: &[u8], memory: &Bytes) -> Result<(Self, usize), WireError> {
         let mut this = Self::default();
         let mut payload_size = None;

@@ -50,6 +50,7 @@ pub(crate) fn parse_entry(mut entry: Bytes) -> Result<Entry, WireError> {
     Ok(Entry { broker_entry, metadata, payload: entry })
 }
 
+#[inline]
 fn take_word(entry: &mut Bytes) -> Result<usize, WireError> {
     let word = *entry.first_chunk::<WORD>().ok_or(WireError::Truncated)?;
     entry.advance(WORD);
@@ -100,6 +101,7 @@ impl BatchReader {
         Self { rest: payload, left, index: 0 }
     }
 
+    #[inline]
     fn take_one(&mut self) -> Result<BatchItem, WireError> {
         let size = take_word(&mut self.rest)?;
         let message = self.rest.get(..size).ok_or(WireError::Truncated)?;
@@ -115,6 +117,7 @@ impl BatchReader {
 impl Iterator for BatchReader {
     type Item = Result<BatchItem, WireError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let taken = match self.left {
             Ok(0) => return None,

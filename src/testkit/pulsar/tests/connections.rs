@@ -273,6 +273,20 @@ fn closes_on_nonsense() {
 }
 
 #[test]
+fn listens_elsewhere() {
+    match Broker::builder().ip(std::net::Ipv6Addr::LOCALHOST).start() {
+        Ok(broker) => {
+            assert!(broker.service_url().starts_with("pulsar://[::1]:"));
+            Client::connect(&broker).assert_alive();
+            broker.restart().unwrap();
+            Client::connect(&broker).assert_alive();
+        }
+        // Not every machine has IPv6.
+        Err(error) => assert_eq!(error.kind(), ErrorKind::AddrNotAvailable, "{error}"),
+    }
+}
+
+#[test]
 fn leaves_no_threads_behind() {
     let port = {
         let broker = Broker::start().unwrap();

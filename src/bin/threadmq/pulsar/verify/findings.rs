@@ -41,6 +41,8 @@ pub struct Findings {
     pub longest_overdue: Duration,
     /// The same by our own clock: callback start − call − timeout − reported lag.
     pub longest_own_overdue: Duration,
+    /// The longest that a thread of this process was left waiting by the machine, the library's or not.
+    pub longest_stall: Duration,
     pub read_back: bool,
     pub reading_ended: Option<String>,
     errors: BTreeMap<String, (u64, String)>,
@@ -91,6 +93,7 @@ impl Findings {
             foreign: read.map_or(0, |read| read.foreign),
             longest_overdue: stats.longest_overdue,
             longest_own_overdue: ledger.overdue(send_timeout, lag).max().unwrap_or_default(),
+            longest_stall: Duration::ZERO,
             read_back: read.is_some(),
             reading_ended: read.and_then(|read| read.ended.clone()),
             errors: ledger.errors.clone(),
@@ -102,6 +105,16 @@ impl Findings {
         let violations =
             self.unanswered + self.answered_twice + self.late + self.lost_acknowledged + self.order_violations;
         violations == 0 && self.ok > 0
+    }
+
+    /// Late answers may be the machine's doing: says how busy it was.
+    pub fn about_lateness(&self) -> String {
+        format!(
+            "results were fixed up to {} ms past their timeout; in the same time the machine left a thread that only \
+             sleeps waiting for up to {} ms",
+            millis(self.longest_overdue.max(self.longest_own_overdue)),
+            millis(self.longest_stall)
+        )
     }
 
     pub fn object(&self) -> Object {
@@ -151,7 +164,12 @@ impl Findings {
             ),
             (
                 "longest lag",
-                format!("{} of callbacks, {} of the loop", ms(self.max_callback_lag), ms(self.max_loop_lag)),
+                format!(
+                    "{} of callbacks, {} of the loop; the machine stalled a sleeping thread for {}",
+                    ms(self.max_callback_lag),
+                    ms(self.max_loop_lag),
+                    ms(self.longest_stall)
+                ),
             ),
             ("longest call", ms(self.longest_call)),
         ];

@@ -1,5 +1,6 @@
 //! `threadmq pulsar verify`: the promise as a command.
 
+mod canary;
 mod events;
 pub mod faults;
 mod findings;
@@ -131,6 +132,9 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
     let findings = plan.carry_out(&watch, faults, &|text| progress.say(text));
     drop(progress);
     let findings = findings?;
+    if findings.late > 0 {
+        eprintln!("{}", findings.about_lateness());
+    }
     print_result(args.json, &findings.object(), &findings.text());
     Ok(Outcome::good_if(findings.hold()))
 }

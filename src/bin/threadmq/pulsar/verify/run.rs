@@ -10,6 +10,7 @@ use threadmq::Error;
 use threadmq::pulsar::{Client, Consumer, InitialPosition, Producer, SendReceipt};
 use threadmq::testkit::Network;
 
+use super::canary::Canary;
 use super::events::{EventLog, unix_millis};
 use super::faults::Schedule;
 use super::findings::Findings;
@@ -107,6 +108,7 @@ impl Plan {
         faults: Option<(&Network, &Schedule)>,
         announce: &(dyn Fn(&str) + Sync),
     ) -> Result<Findings, Failure> {
+        let canary = Canary::start();
         let client = connect(&self.url)?;
         let topic = self.topic.clone().unwrap_or_else(|| fresh("verify"));
         // Tells this run's messages from others, and from those of earlier runs on the same topic.
@@ -140,7 +142,10 @@ impl Plan {
         let _ = client.close();
         // After the close, so that a second answer has had its chance.
         let (ledger, read, stats) = (watch.ledger(), watch.read(), client.stats());
-        Ok(Findings::new(&ledger, self.read_back.then_some(&*read), &stats, self.send_timeout, unanswered))
+        let read = self.read_back.then_some(&*read);
+        let mut findings = Findings::new(&ledger, read, &stats, self.send_timeout, unanswered);
+        findings.longest_stall = canary.longest_stall();
+        Ok(findings)
     }
 
     fn subscribe(&self, client: &Client, topic: &str) -> Result<Consumer, Failure> {

@@ -1,0 +1,105 @@
+//! Facts about consumers: sessions, permits, acknowledgements.
+
+use std::time::Duration;
+
+use super::fault::Fault;
+use super::plan::{ConsumerPlan, Plan};
+use super::scene::Scene;
+use super::world::World;
+
+fn consumer(plan: &mut Plan) {
+    plan.consumers = vec![ConsumerPlan {
+        topics: vec![0],
+        shared: true,
+        queue_size: 4,
+        ack_group_delay: Duration::from_millis(100),
+        nack_delay: Duration::from_secs(1),
+        cumulative: false,
+    }];
+}
+
+fn backlog(world: &World) -> usize {
+    let topic = &world.cluster.topics[0];
+    topic.subscription.as_ref().map_or(usize::MAX, |subscription| subscription.backlog(topic.entries.len()))
+}
+
+/// Acknowledges everything that it takes.
+fn steady(scene: &mut Scene) {
+    scene.world.stage = super::world::Stage::Healed;
+}
+
+#[test]
+fn permits_go_round_and_everything_is_acknowledged() {
+    let mut scene = Scene::new(consumer);
+    steady(&mut scene);
+    scene.send_many(50);
+    scene.run(5.0);
+    assert_eq!((backlog(&scene.world), scene.world.apps[0].received), (0, 50));
+}
+
+#[test]
+fn an_unload_gives_one_new_subscription() {
+    let mut scene = Scene::new(consumer);
+    steady(&mut scene);
+    scene.apply(Fault::Unload { tell: false, away: 0 });
+    let conn = scene.world.conns.len() - 1;
+    scene.world.run_for(Duration::from_millis(50));
+    scene.world.cut(conn);
+    scene.run(2.0);
+    scene.send_many(2);
+    scene.run(5.0);
+    assert!(scene.counts().subscribes <= 3, "{}", scene.counts().subscribes);
+    assert_eq!(backlog(&scene.world), 0);
+}
+
+#[test]
+fn what_was_acknowledged_is_acknowledged_after_a_loss_too() {
+    for shared in [true, false] {
+        let mut scene = Scene::new(|plan| {
+            consumer(plan);
+            plan.consumers[0].shared = shared;
+            plan.consumers[0].cumulative = !shared;
+            plan.consumers[0].ack_group_delay = Duration::from_secs(1);
+        });
+        steady(&mut scene);
+        scene.send_many(4);
+        scene.run(0.3);
+        assert_eq!((scene.world.apps[0].received, scene.counts().acks), (4, 0));
+        scene.cut();
+        scene.run(3.0);
+        assert_eq!(backlog(&scene.world), 0, "shared {shared}");
+    }
+}
+
+#[test]
+fn a_busy_ghost_of_ours_is_waited_out() {
+    let mut scene = Scene::new(|plan| {
+        consumer(plan);
+        plan.consumers[0].shared = false;
+    });
+    steady(&mut scene);
+    scene.half_open();
+    scene.run(80.0);
+    scene.send_many(3);
+    scene.run(2.0);
+    assert_eq!(backlog(&scene.world), 0);
+}
+
+#[test]
+fn a_redelivery_is_asked_for_after_its_delay() {
+    let mut scene = Scene::new(consumer);
+    steady(&mut scene);
+    scene.send_many(1);
+    scene.run(0.1);
+    let part = scene.world.apps[0].parts[0].id;
+    let message_id = super::cluster::Cluster::message_id(0, 0);
+    let now = scene.world.clock();
+    let nack = crate::pulsar::engine::event::Command::NegativeAck { part, message_id };
+    scene.world.engine.handle_command(now, nack);
+    scene.world.drain();
+    scene.world.wake_loop();
+    scene.run(0.9);
+    assert_eq!(scene.counts().redelivers, 0);
+    scene.run(0.3);
+    assert_eq!(scene.counts().redelivers, 1);
+}
