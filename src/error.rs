@@ -83,6 +83,7 @@ pub enum Delivery {
 pub struct Error {
     cause: Arc<Cause>,
     delivery: Delivery,
+    attempts: u32,
 }
 
 struct Cause {
@@ -97,12 +98,18 @@ impl Error {
     /// A new error that was never sent. `text` is one clause without a full stop.
     pub(crate) fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
         let cause = Cause { kind, recovery: default_recovery(kind), code: None, text: text.into(), source: None };
-        Self { cause: Arc::new(cause), delivery: Delivery::NotSent }
+        Self { cause: Arc::new(cause), delivery: Delivery::NotSent, attempts: 0 }
     }
 
     /// The same error about a message with another fate. Shares the cause.
     pub(crate) fn with_delivery(&self, delivery: Delivery) -> Self {
-        Self { cause: Arc::clone(&self.cause), delivery }
+        Self { cause: Arc::clone(&self.cause), delivery, attempts: self.attempts }
+    }
+
+    /// The same error after so many attempts. Shares the cause.
+    pub(crate) fn with_attempts(mut self, attempts: u32) -> Self {
+        self.attempts = attempts;
+        self
     }
 
     pub(crate) fn with_recovery(self, recovery: Recovery) -> Self {
@@ -127,7 +134,7 @@ impl Error {
             text: format!("{context}: {}", self.cause.text),
             source: Some(Box::new(self.clone())),
         };
-        Self { cause: Arc::new(cause), delivery: self.delivery }
+        Self { cause: Arc::new(cause), delivery: self.delivery, attempts: self.attempts }
     }
 
     /// Builders run before the error is shared, so the cause is still ours alone.
@@ -151,6 +158,11 @@ impl Error {
     /// Whether the server may hold the message or have carried out the request.
     pub fn delivery(&self) -> Delivery {
         self.delivery
+    }
+
+    /// How many times the message was handed to a connection: 0 if it was never sent.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
     }
 
     /// The server's own error code, as it was sent, also when this build does not know it.

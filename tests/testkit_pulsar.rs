@@ -335,3 +335,39 @@ fn a_restart_without_memory_is_survived() {
     assert_eq!(text(&consumer.receive_timeout(PATIENCE).unwrap().unwrap()), "new");
     client.close().unwrap();
 }
+
+/// The broker reads nothing more, so nobody confirms that the producer left. The close with the shorter limit must not
+/// end the threads that the loop needs to answer the other.
+#[test]
+fn two_closes_at_once_both_end_with_the_earlier_limit() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").create().unwrap();
+    producer.send("one").unwrap();
+    broker.freeze_reads(true);
+    let started = Instant::now();
+    let patient = {
+        let client = client.clone();
+        std::thread::spawn(move || client.close_within(Duration::from_secs(120)))
+    };
+    while producer.try_submit("two").err().is_none_or(|error| error.kind() != ErrorKind::Closed) {
+        std::thread::yield_now();
+    }
+    client.close_within(Duration::from_secs(1)).unwrap();
+    patient.join().unwrap().unwrap();
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
+}
+
+#[test]
+fn limits_beyond_the_clock_are_no_panic() {
+    let broker = Broker::start().unwrap();
+    let client = client(&broker);
+    let producer = client.producer("t").create().unwrap();
+    let consumer = client.consumer("t", "s").subscribe().unwrap();
+    producer.send("one").unwrap();
+    producer.flush_within(Duration::MAX).unwrap();
+    producer.close_within(Duration::MAX).unwrap();
+    consumer.close_within(Duration::MAX).unwrap();
+    client.close_within(Duration::MAX).unwrap();
+    assert_eq!(client.partitions("t").unwrap_err().kind(), ErrorKind::Closed);
+}

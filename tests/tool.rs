@@ -1,5 +1,6 @@
 //! The command line tool, run as users run it.
 #![cfg(feature = "cli")]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Output, Stdio};

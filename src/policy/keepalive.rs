@@ -11,6 +11,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a PING may stay unanswered, and what each other frame adds.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// A look at a check that comes so much later than it should says more about us than about the peer.
+const LATE: Duration = Duration::from_millis(500);
+
 /// Liveness of one link.
 #[derive(Debug)]
 pub(crate) struct KeepAlive {
@@ -31,6 +34,8 @@ struct Check {
     started: Instant,
     due: Instant,
     limit: Instant,
+    /// It was looked at too late once, and given more time for that.
+    late: bool,
 }
 
 /// What to do about a link now.
@@ -76,12 +81,19 @@ impl KeepAlive {
         }
     }
 
-    /// A PONG came.
-    pub(crate) fn pong(&mut self, now: Instant) {
+    /// A PONG came, while `unanswered` frames are still owed an answer. Answers that were lost or came twice have
+    /// made the count wrong until here.
+    pub(crate) fn pong(&mut self, now: Instant, unanswered: u64) {
+        self.unanswered = unanswered;
         self.proved(now);
     }
 
-    /// A frame that answers nothing came, other than the peer's own PING.
+    /// A PING was sent and not answered yet.
+    pub(crate) fn is_checking(&self) -> bool {
+        self.check.is_some()
+    }
+
+    /// A frame came that answers nothing, or nothing that was waited for; other than the peer's own PING.
     pub(crate) fn heard(&mut self, now: Instant) {
         if let Some(check) = &mut self.check {
             check.due = check.due.max(now + self.grace).min(check.limit);
@@ -90,14 +102,20 @@ impl KeepAlive {
 
     /// What to do at `now`. Starts the check when it says [`Verdict::Ping`].
     pub(crate) fn verdict(&mut self, now: Instant) -> Verdict {
-        if let Some(check) = &self.check {
+        if let Some(check) = &mut self.check {
+            if now >= check.due + LATE && !check.late {
+                // We were not there to read the answer: the process stood still, or its thread did.
+                check.late = true;
+                check.due = now + LATE;
+            }
             return if now >= check.due { Verdict::Dead } else { Verdict::Wait(check.due) };
         }
         let due = self.next_ping();
         if now < due {
             return Verdict::Wait(due);
         }
-        self.check = Some(Check { started: now, due: now + self.grace, limit: now + self.interval.max(self.grace) });
+        let limit = now + self.interval.max(self.grace);
+        self.check = Some(Check { started: now, due: now + self.grace, limit, late: false });
         Verdict::Ping
     }
 
@@ -193,8 +211,44 @@ mod tests {
         for round in 0..20 {
             let now = t0 + secs(2 * (round + 1));
             assert_eq!(link.verdict(now), Verdict::Ping);
-            link.pong(now);
+            link.pong(now, 1);
         }
+    }
+
+    #[test]
+    fn answers_that_come_twice_do_not_hide_what_is_unanswered() {
+        let t0 = Instant::now();
+        let mut link = KeepAlive::new(INTERVAL, t0);
+        for _ in 0..3 {
+            link.sent(t0);
+        }
+        link.answered(t0, Some(t0));
+        link.heard(t0);
+        link.heard(t0);
+        assert_eq!(link.next_due(), t0 + secs(2));
+    }
+
+    #[test]
+    fn answers_that_never_come_are_forgotten_with_the_next_pong() {
+        let t0 = Instant::now();
+        let mut link = KeepAlive::new(INTERVAL, t0);
+        link.sent(t0);
+        assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
+        link.pong(t0 + secs(2), 0);
+        assert_eq!(link.next_due(), t0 + secs(32));
+    }
+
+    #[test]
+    fn a_client_that_stood_still_reads_before_it_judges() {
+        let t0 = Instant::now();
+        let mut link = KeepAlive::new(INTERVAL, t0);
+        link.sent(t0);
+        assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
+        let awake = t0 + secs(60);
+        assert_eq!(link.verdict(awake), Verdict::Wait(awake + LATE));
+        assert_eq!(link.verdict(awake + LATE), Verdict::Dead);
+        link.pong(awake + LATE, 0);
+        assert_eq!(link.next_due(), awake + LATE + INTERVAL);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Limits of options, checked all at once, and how a close divides its time.
 
 use std::fmt::{Debug, Display};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
 
@@ -41,8 +41,26 @@ impl Violations {
     }
 }
 
+/// When a limit of the user's is over that counts from `now`. What the clock cannot hold is cut to a lifetime.
+pub(crate) fn deadline(now: Instant, limit: Duration) -> Instant {
+    const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+    now + limit.min(LONGEST)
+}
+
 /// How long a close flushes: its limit less the smaller of 100 ms and a tenth, so that `Closed` answers still fall
 /// within.
 pub(crate) fn flush_time(limit: Duration) -> Duration {
     limit.saturating_sub(Duration::from_millis(100).min(limit / 10))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_limit_is_too_long_for_the_clock() {
+        let now = Instant::now();
+        assert_eq!(deadline(now, Duration::from_secs(5)), now + Duration::from_secs(5));
+        assert!(deadline(now, flush_time(Duration::MAX)) > now + Duration::from_secs(86_400));
+    }
 }

@@ -17,7 +17,7 @@ use super::topic::TopicName;
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
-use crate::policy::limits::{Violations, flush_time};
+use crate::policy::limits::{Violations, deadline, flush_time};
 use crate::runtime::budget::Budget;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
@@ -187,15 +187,27 @@ impl ClientShared {
 
     fn start_close(&self, limit: Duration) -> (Instant, crate::Pending<()>) {
         let now = Instant::now();
-        let due = now + limit;
+        let due = deadline(now, limit);
         self.closed.store(true, Ordering::Release);
         let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
         for permits in producers {
             permits.close();
         }
         let (reply, answer) = completion();
-        self.post.command(Command::Shutdown { flush_until: now + flush_time(limit), due, reply });
+        self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), due, reply });
         (due, answer)
+    }
+
+    fn loop_gone_by(&self, deadline: Instant) -> bool {
+        let Some(mut slot) = self.event_loop.try_lock_until(deadline) else { return false };
+        let Some(ending) = slot.take() else { return true };
+        match ending.join_by(deadline) {
+            Ok(()) => true,
+            Err(ending) => {
+                *slot = Some(ending);
+                false
+            }
+        }
     }
 
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
@@ -206,7 +218,7 @@ impl ClientShared {
                 "close was called on a callback thread: it is started and goes on by itself",
             ));
         }
-        // The loop answers by the limit; a second close finds it gone, which is an answer too.
+        // The loop answers by the limit; a close after its end finds it gone, which is an answer too.
         let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
         let left: usize = {
             let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
@@ -215,14 +227,14 @@ impl ClientShared {
         if left > 0 {
             return Err(callbacks_left(left));
         }
-        let ending = self.event_loop.lock().take();
-        if let Some(ending) = ending {
-            if let Err(ending) = ending.join_by(due + Duration::from_secs(1)) {
-                *self.event_loop.lock() = Some(ending);
-            }
+        // Before the threads that the loop needs to come to its end. Another close may wait for it too.
+        let grace = due + Duration::from_secs(1);
+        if !self.loop_gone_by(grace) {
+            return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
         }
         if self.owns_threads {
-            self.threads.shutdown_within(due).map_err(callbacks_left)?;
+            // All callbacks have returned, so the threads end by themselves; the limit may be over by now.
+            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use super::wire::command::MessageIdData;
 use super::wire::pb::command_subscribe as proto;
 use crate::error::{Error, ErrorKind};
 use crate::pending::{Completion, completion};
-use crate::policy::limits::Violations;
+use crate::policy::limits::{Violations, deadline};
 use crate::runtime::callback::on_callback_thread;
 
 /// How consumers of a subscription share its messages (`CommandSubscribe.subType`).
@@ -199,7 +199,7 @@ impl Consumer {
             ));
         }
         // The loop answers by the limit; after the client's end it is gone, which is an answer too.
-        let _ = answer.wait_timeout(limit + Duration::from_secs(1));
+        let _ = answer.wait_timeout(limit.saturating_add(Duration::from_secs(1)));
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl ConsumerShared {
     fn start_close(&self, limit: Duration, reply: Option<Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.queue.close();
-        let close = Command::CloseConsumer { consumer: self.id, due: Instant::now() + limit, reply };
+        let close = Command::CloseConsumer { consumer: self.id, due: deadline(Instant::now(), limit), reply };
         self.client.shared.post.command(close);
     }
 }

@@ -46,6 +46,18 @@ pub(super) enum Control {
     Resolved(LinkId, Result<Vec<std::net::SocketAddr>, Error>),
 }
 
+impl Control {
+    /// Answers what nobody will carry out any more, because the loop is at its end.
+    fn refuse(self) {
+        match self {
+            Self::Command(command) | Self::OpenProducer(_, command) | Self::OpenConsumer(_, _, command) => {
+                command.refuse();
+            }
+            Self::Deadline(_) | Self::Resolved(..) => {}
+        }
+    }
+}
+
 /// "Look at this lane": posted once for as long as its messages are not taken.
 pub(super) struct Look(pub LaneId);
 
@@ -62,11 +74,8 @@ impl Post {
     }
 
     pub(super) fn control(&self, control: Control) {
-        if let Err(
-            Control::Command(command) | Control::OpenProducer(_, command) | Control::OpenConsumer(_, _, command),
-        ) = self.inboxes.post_control(control)
-        {
-            command.refuse();
+        if let Err(control) = self.inboxes.post_control(control) {
+            control.refuse();
         }
     }
 
@@ -155,9 +164,21 @@ impl EventLoop {
             }));
             if rescued.is_err() {
                 log::error!("the event loop could not answer what it owed");
+                self.end_receivers();
             }
         }
         self.inboxes.close();
+        // Posted after the last turn's drain and before the close: their callers wait for an answer.
+        let mut left = Vec::new();
+        self.inboxes.drain_control(&mut left);
+        left.into_iter().for_each(Control::refuse);
+    }
+
+    /// What the engine can no longer say: nothing more comes to any consumer.
+    fn end_receivers(&mut self) {
+        for (part, queue) in std::mem::take(&mut self.parts) {
+            queue.end(part, Error::new(ErrorKind::Internal, "the event loop of the client ended by a defect"));
+        }
     }
 
     fn turns(&mut self) -> io::Result<()> {
@@ -463,3 +484,6 @@ impl EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

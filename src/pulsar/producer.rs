@@ -15,7 +15,7 @@ use super::wire::payload::BatchWriter;
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
 use crate::policy::budget::message_charge;
-use crate::policy::limits::flush_time;
+use crate::policy::limits::{deadline, flush_time};
 use crate::policy::progress::Flushed;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::permits::Permits;
@@ -174,13 +174,14 @@ impl Producer {
     ///
     /// As [`flush`](Self::flush); [`Timeout`](ErrorKind::Timeout) if the limit is over: everything goes on.
     pub fn flush_within(&self, limit: Duration) -> Result<(), Error> {
-        self.flush_until(Some(Instant::now() + limit))
+        self.flush_until(Some(deadline(Instant::now(), limit)))
     }
 
     fn flush_until(&self, deadline: Option<Instant>) -> Result<(), Error> {
         if self.shared.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "flush: the producer is closed"));
         }
+        self.shared.client.shared.check_open()?;
         self.shared.client.shared.post.command(Command::Flush { producer: self.shared.id });
         let what = if on_callback_thread() { Flushed::Fixed } else { Flushed::Returned };
         self.shared.permits.wait_flushed(what, deadline)
@@ -205,7 +206,7 @@ impl Producer {
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
         let now = Instant::now();
-        let due = now + limit;
+        let due = deadline(now, limit);
         let (reply, mut answer) = completion();
         self.shared.start_close(now, limit, Some(reply));
         if on_callback_thread() {
@@ -250,8 +251,8 @@ impl ProducerShared {
     fn start_close(&self, now: Instant, limit: Duration, reply: Option<crate::pending::Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.permits.close();
-        let close =
-            Command::CloseProducer { producer: self.id, flush_until: now + flush_time(limit), due: now + limit, reply };
+        let (flush_until, due) = (deadline(now, flush_time(limit)), deadline(now, limit));
+        let close = Command::CloseProducer { producer: self.id, flush_until, due, reply };
         self.client.shared.post.command(close);
     }
 }

@@ -35,6 +35,8 @@ struct State {
 struct PartState {
     topic: Arc<str>,
     session: u32,
+    /// The session that the present subscription began with.
+    subscribed: u32,
     used: u32,
 }
 
@@ -42,7 +44,9 @@ impl ReceiveQueue {
     pub(super) fn new(parts: &[(PartId, String)], queue_size: u32, post: Post) -> Self {
         let parts = parts
             .iter()
-            .map(|(part, topic)| (*part, PartState { topic: topic.as_str().into(), session: 0, used: 0 }))
+            .map(|(part, topic)| {
+                (*part, PartState { topic: topic.as_str().into(), session: 0, subscribed: 0, used: 0 })
+            })
             .collect();
         Self {
             state: Mutex::new(State {
@@ -77,7 +81,7 @@ impl ReceiveQueue {
         let mut permits = 0u32;
         if refund {
             let entries = state.entries.iter().filter(|entry| entry.part == id);
-            permits = entries.map(|entry| super::unpack::permits(&entry.entry)).sum();
+            permits = entries.map(|entry| super::unpack::permits(&entry.entry)).fold(0, u32::saturating_add);
             let ready = state.ready.iter().filter(|message| message.entry.part == id).count();
             permits = permits.saturating_add(u32::try_from(ready).unwrap_or(u32::MAX));
         }
@@ -92,6 +96,8 @@ impl ReceiveQueue {
             let used = std::mem::take(&mut part.used);
             if refund {
                 permits = permits.saturating_add(used);
+            } else {
+                part.subscribed = session;
             }
         }
         drop(state);
@@ -143,9 +149,7 @@ impl ReceiveQueue {
                 return Ok(Some(message));
             }
             if let Some(error) = &state.ended {
-                if state.entries.is_empty() && !state.unpacking {
-                    return Err(error.clone());
-                }
+                return Err(error.clone());
             }
             if !state.unpacking {
                 if let Some(delivery) = state.entries.pop_front() {
@@ -181,13 +185,15 @@ impl ReceiveQueue {
     }
 
     /// An entry was unpacked: its messages are ready, unless its session is over. Permits of what it had and nobody
-    /// will see go back.
+    /// will see go back, also of an entry whose session was voided within its subscription: no reset has seen it.
     fn unpacked(&self, state: &mut State, unpacked: Unpacked) -> Option<Command> {
         let Unpacked { part, session, messages, skipped, invalid } = unpacked;
-        if state.parts.get(&part)?.session != session {
-            // Nobody will see it. Its permits go back if the subscription is still the same; the engine knows.
-            let unseen = u32::try_from(messages.len()).unwrap_or(u32::MAX);
-            return Some(Command::Permits { part, session, permits: unseen.saturating_add(skipped) });
+        let known = state.parts.get(&part).filter(|_| state.ended.is_none())?;
+        if known.session != session {
+            let within = session.wrapping_sub(known.subscribed) <= known.session.wrapping_sub(known.subscribed);
+            let lost = u32::try_from(messages.len()).unwrap_or(u32::MAX).saturating_add(skipped);
+            let present = known.session;
+            return if within { self.use_permits(state, part, present, lost) } else { None };
         }
         state.ready.extend(messages);
         if let Some((message_id, error)) = invalid {
@@ -209,3 +215,6 @@ impl ReceiveQueue {
         Some(Command::Permits { part: id, session, permits })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,9 @@ use super::wire::pb::command_ack::ValidationError;
 /// Bodies below this size are copied, so that one message that is kept does not hold a whole batch in memory.
 const COPY_LIMIT: usize = 4096;
 
+/// Bytes that a message in a batch takes at least: the size of its metadata, and in that the size of its body.
+const LEAST_ITEM: usize = 6;
+
 /// What an entry had in it.
 pub(super) struct Unpacked {
     pub part: PartId,
@@ -57,6 +60,10 @@ pub(super) fn unpack(delivery: Delivery, topic: Arc<str>) -> Unpacked {
         Ok(payload) => payload,
         Err(error) => return invalid(validation_error(&error), permits),
     };
+    // Each message of a batch has a size word: what counts more than fit is damaged, and nothing is reserved for it.
+    if count.is_some_and(|count| count as usize > payload.len() / 4) {
+        return invalid(ValidationError::BatchDeSerializeError, permits);
+    }
     let info = Arc::new(EntryInfo {
         part,
         session,
@@ -86,7 +93,7 @@ pub(super) fn unpack(delivery: Delivery, topic: Arc<str>) -> Unpacked {
         };
         return Unpacked { part, session, messages: vec![message], skipped: 0, invalid: None };
     };
-    let mut messages = Vec::with_capacity((count as usize).min(payload.len() / 4));
+    let mut messages = Vec::with_capacity((count as usize).min(payload.len() / LEAST_ITEM));
     let mut skipped = 0;
     for item in BatchReader::new(payload, i32::try_from(count).unwrap_or(i32::MAX)) {
         let Ok(item) = item else {

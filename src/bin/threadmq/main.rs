@@ -36,7 +36,7 @@ struct Cli {
 enum Command {
     /// Talks to an Apache Pulsar cluster
     #[command(subcommand)]
-    Pulsar(pulsar::Command),
+    Pulsar(Box<pulsar::Command>),
     /// Runs a broker inside this process, for tests and trials; it keeps messages in memory
     #[command(subcommand)]
     Broker(broker::Command),
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
-        Command::Pulsar(command) => pulsar::run(command),
+        Command::Pulsar(command) => pulsar::run(*command),
         Command::Broker(command) => broker::run(command),
         Command::Demo(args) => demo::run(&args),
     }

@@ -7,6 +7,9 @@ use super::{Engine, LoopTimer};
 use crate::pulsar::wire::command::{self as wire, Ack, MessageIdData};
 use crate::pulsar::wire::pb::command_subscribe::SubType;
 
+/// Ids in one frame at most: a long outage may gather more than a frame may hold.
+const MOST_IDS: usize = 1000;
+
 /// Acknowledgements of a part that were not written yet. They outlive a link: what the user acknowledged stays
 /// acknowledged, and is written when the part is attached again.
 #[derive(Debug, Default)]
@@ -79,11 +82,11 @@ impl Engine {
             };
             wire::encode_ack(&ack, &mut connection.control);
         }
-        if !part.acks.individual.is_empty() {
+        for ids in std::mem::take(&mut part.acks.individual).chunks(MOST_IDS) {
             let ack = Ack {
                 consumer_id: id.0,
                 cumulative: false,
-                message_ids: std::mem::take(&mut part.acks.individual),
+                message_ids: ids.to_vec(),
                 validation_error: None,
                 request_id: None,
             };
@@ -117,15 +120,24 @@ impl Engine {
         ids.sort_by_key(position);
         ids.dedup_by_key(|id| position(id));
         let shared = matches!(part.spec.sub_type, SubType::Shared | SubType::Key_Shared);
+        let epoch = part.epoch.saturating_add(1);
         if !shared {
             // The broker redelivers everything to the one active consumer: what it queued before is void.
-            ids.clear();
             part.session = part.session.wrapping_add(1);
+            part.epoch = epoch;
             let session = part.session;
             self.act(Action::ResetPart { part: id, session, refund: true });
         }
         let Some(connection) = self.links.get_mut(&link) else { return };
-        wire::encode(&wire::redeliver(id.0, &ids), &mut connection.control);
+        if shared {
+            for ids in ids.chunks(MOST_IDS) {
+                wire::encode(&wire::redeliver(id.0, ids), &mut connection.control);
+            }
+        } else {
+            let mut command = wire::redeliver(id.0, &[]);
+            command.redeliverUnacknowledgedMessages.mut_or_insert_default().consumer_epoch = Some(epoch);
+            wire::encode(&command, &mut connection.control);
+        }
         self.mark_dirty(link);
     }
 }

@@ -43,10 +43,15 @@ pub(super) struct Part {
     pub spec: Arc<ConsumerSpec>,
     pub topic: String,
     pub attachment: Attachment,
-    /// One more whenever what was delivered before is void.
+    /// One more at each subscription and each time its queue is voided: what an older session delivered is void.
     pub session: u32,
-    /// The session that the present subscription began with: permits that were used since then go back to it.
-    pub subscribed_at: u32,
+    /// The session that the present subscription began with: permits of an older one are void.
+    pub subscribed: u32,
+    /// Redeliveries of everything that were asked for (`consumer_epoch`): the broker marks messages with it, and
+    /// those from before the last one are void.
+    pub epoch: u64,
+    /// Permits that the broker was given in this session, less the entries that it sent; each takes at least one.
+    pub credit: i64,
     pub acks: AckGroup,
     /// Entries to ask for again, by the time at which.
     pub redelivery: BTreeMap<(Instant, u64), MessageIdData>,
@@ -75,7 +80,9 @@ impl Engine {
                 topic,
                 attachment: Attachment::new(),
                 session: 0,
-                subscribed_at: 0,
+                subscribed: 0,
+                epoch: 0,
+                credit: 0,
                 acks: AckGroup::default(),
                 redelivery: BTreeMap::new(),
                 next_redelivery: 0,
@@ -96,6 +103,7 @@ impl Engine {
         open.consumer_name = Some(&part.spec.name);
         open.initial_position = part.spec.initial_position;
         open.properties = &part.spec.properties;
+        open.consumer_epoch = Some(part.epoch);
         let command = wire::subscribe(&open);
         self.send_request(now, link, &command);
     }
@@ -111,7 +119,8 @@ impl Engine {
         self.opened(Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
-        part.subscribed_at = part.session;
+        part.subscribed = part.session;
+        part.credit = 0;
         let (session, permits, consumer) = (part.session, part.spec.queue_size, part.consumer);
         self.act(Action::ResetPart { part: id, session, refund: false });
         self.send_flow(id, permits);
@@ -137,20 +146,24 @@ impl Engine {
     pub(super) fn part_session_over(&mut self, id: PartId) {
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
+        part.subscribed = part.session;
         let session = part.session;
         self.act(Action::ResetPart { part: id, session, refund: false });
     }
 
-    /// The application took messages: their permits go back, unless their subscription is over.
+    /// The application took messages: their permits go back, unless their subscription is over. A session that was
+    /// voided within it does not void them: the broker still counts them.
     pub(super) fn permits_used(&mut self, id: PartId, session: u32, permits: u32) {
-        let Some(part) = self.parts.get(&id) else { return };
-        if (part.subscribed_at..=part.session).contains(&session) || mutant!(OldPermitsCount) {
+        let within = |part: &Part| session.wrapping_sub(part.subscribed) <= part.session.wrapping_sub(part.subscribed);
+        if self.parts.get(&id).is_some_and(within) || mutant!(OldPermitsCount) {
             self.send_flow(id, permits);
         }
     }
 
     fn send_flow(&mut self, id: PartId, permits: u32) {
-        let Some(link) = self.parts.get(&id).and_then(|part| part.attachment.link()) else { return };
+        let Some(part) = self.parts.get_mut(&id) else { return };
+        let Some(link) = part.attachment.link() else { return };
+        part.credit = part.credit.saturating_add(i64::from(permits));
         if let Some(connection) = self.links.get_mut(&link) {
             wire::encode_flow(id.0, permits, &mut connection.control);
             self.mark_dirty(link);
@@ -221,15 +234,30 @@ impl Engine {
             self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
             return;
         }
-        let parts = consumer.parts.clone();
-        consumer.state = ConsumerState::Unsubscribing { due, left: parts.clone(), reply };
+        let parts = &self.parts;
+        // Parts that an earlier call has unsubscribed are over.
+        let left = consumer.parts.iter().filter_map(|id| Some((*id, parts.get(id)?.attachment.phase)));
+        let left: Vec<_> = left.filter(|(_, phase)| *phase != Phase::Ended).collect();
+        let links = left.iter().map(|(part, phase)| match phase {
+            Phase::Open { link } => Some((*part, *link)),
+            _ => None,
+        });
+        // All or none is asked, so that no part is lost without a word.
+        let Some(links) = links.collect::<Option<Vec<_>>>() else {
+            let error = Error::new(ErrorKind::Transport, "unsubscribe: the consumer is not connected now");
+            self.act(Action::Answer(Answer::Done(reply, Err(error))));
+            return;
+        };
+        let left: Vec<PartId> = left.into_iter().map(|(part, _)| part).collect();
+        let over = left.is_empty();
+        consumer.state = ConsumerState::Unsubscribing { due, left, reply };
+        if over {
+            self.end_unsubscribe(id, Ok(()));
+            self.consumer_gone(id, &consumer_closed());
+            return;
+        }
         self.new_operation(Operation::Consumer(id), due);
-        for part in parts {
-            let Some(link) = self.parts.get(&part).and_then(|part| part.attachment.link()) else {
-                let error = Error::new(ErrorKind::Transport, "unsubscribe: the consumer is not connected now");
-                self.end_unsubscribe(id, Err(error));
-                return;
-            };
+        for (part, link) in links {
             let request = self.new_request(now, link, Purpose::Unsubscribe(id, part));
             self.send_request(now, link, &wire::unsubscribe(part.0, request, false));
         }

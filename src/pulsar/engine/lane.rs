@@ -126,7 +126,7 @@ impl Lane {
         let Some(flight) = found else { return false };
         // Over several attempts the worst fate counts: an earlier one may have been stored.
         let delivery = if flight.attempts > 1 { Delivery::Unknown } else { Delivery::Refused };
-        flight.outcome = Some(Outcome::Failed(error.with_delivery(delivery)));
+        flight.outcome = Some(Outcome::Failed(error.with_delivery(delivery).with_attempts(flight.attempts)));
         self.settle_front(into);
         true
     }
@@ -159,7 +159,7 @@ impl Lane {
             let members: Vec<Member> = front.members.drain(..count).collect();
             let emptied = front.members.is_empty();
             let fate = if mutant!(DoubtIsDenied) { Delivery::NotSent } else { Delivery::Unknown };
-            let error = timeout(&self.topic, &members).with_delivery(fate);
+            let error = timeout(&self.topic, &members).with_delivery(fate).with_attempts(front.attempts);
             into.push(Settle { lane: self.id, members, outcome: Outcome::Failed(error) });
             if !emptied {
                 return;
@@ -181,7 +181,8 @@ impl Lane {
     pub(super) fn fail_all(&mut self, error: &Error, into: &mut Vec<Settle>) {
         for flight in self.flights.drain(..) {
             let unsent = if flight.attempts > 0 { Delivery::Unknown } else { Delivery::NotSent };
-            let outcome = flight.outcome.unwrap_or_else(|| Outcome::Failed(error.with_delivery(unsent)));
+            let error = error.with_delivery(unsent).with_attempts(flight.attempts);
+            let outcome = flight.outcome.unwrap_or(Outcome::Failed(error));
             into.push(Settle { lane: self.id, members: flight.members, outcome });
         }
         self.handed = 0;
@@ -198,7 +199,8 @@ impl Lane {
         self.limit = limit;
         for flight in self.flights.iter_mut().filter(|flight| flight.outcome.is_none() && flight.size > limit) {
             let error = too_large(&self.topic, flight.size, limit);
-            flight.outcome = Some(Outcome::Failed(error.with_delivery(Delivery::Unknown)));
+            let error = error.with_delivery(Delivery::Unknown).with_attempts(flight.attempts);
+            flight.outcome = Some(Outcome::Failed(error));
         }
         self.settle_front(into);
     }

@@ -8,6 +8,9 @@ use crate::error::{Error, ErrorKind};
 use crate::policy::keepalive::Verdict;
 use crate::pulsar::wire::command as wire;
 
+/// Control bytes that may wait for a peer which does not read, before its PINGs go unanswered.
+const MOST_UNREAD: usize = 256 * 1024;
+
 impl Engine {
     pub(super) fn check_liveness(&mut self, now: Instant, link: LinkId) {
         let Some(connection) = self.links.get_mut(&link) else { return };
@@ -29,13 +32,23 @@ impl Engine {
 
     pub(super) fn pinged(&mut self, link: LinkId) {
         let Some(connection) = self.links.get_mut(&link) else { return };
-        wire::encode_pong(&mut connection.control);
-        self.mark_dirty(link);
+        // Answers to a peer that asks and asks and reads nothing would fill the memory.
+        if connection.control.len() < MOST_UNREAD {
+            wire::encode_pong(&mut connection.control);
+            self.mark_dirty(link);
+        }
     }
 
     pub(super) fn ponged(&mut self, now: Instant, link: LinkId) {
+        let Some(keepalive) = self.links.get_mut(&link).and_then(|connection| connection.keepalive()) else { return };
+        if !keepalive.is_checking() {
+            return;
+        }
+        let requests = self.requests.values().filter(|request| request.link == link).count();
+        let lanes = self.lanes.values().filter(|lane| lane.attachment.link() == Some(link));
+        let unanswered = requests + lanes.map(|lane| lane.handed).sum::<usize>();
         if let Some(keepalive) = self.links.get_mut(&link).and_then(|connection| connection.keepalive()) {
-            keepalive.pong(now);
+            keepalive.pong(now, unanswered as u64);
         }
         // While something else is unanswered, the next look comes before the one that the check had set.
         self.arm_link(link);

@@ -12,6 +12,8 @@ use crate::pulsar::service_url::parse_broker_url;
 use crate::pulsar::wire::pb;
 use crate::pulsar::wire::{code, command as wire};
 
+/// The most partitions that are believed; a lane or part each is made of the number.
+const MOST_PARTITIONS: u32 = 100_000;
 /// Redirects followed in one look-up (as all clients do).
 const MAX_HOPS: u8 = 20;
 
@@ -22,8 +24,6 @@ pub(super) struct Lookup {
     authoritative: bool,
     hops: u8,
     at: TargetId,
-    /// Service hosts that failed in this look-up.
-    failures: usize,
 }
 
 /// Who wants to know.
@@ -40,7 +40,7 @@ impl Engine {
         self.next_lookup += 1;
         let id = self.next_lookup;
         let at = self.service_target(now);
-        self.lookups.insert(id, Lookup { asker, topic, authoritative: false, hops: 0, at, failures: 0 });
+        self.lookups.insert(id, Lookup { asker, topic, authoritative: false, hops: 0, at });
         self.ask(now, id);
     }
 
@@ -69,14 +69,22 @@ impl Engine {
         self.send_request(now, link, &command);
     }
 
-    /// The link to the host being asked could not be made: the next host is asked, each at most once in turn.
+    /// The link to the host being asked could not be made. A service host is asked again, or another one: its dial
+    /// waits out the pause of its target, so that the asker needs none of its own. A broker that a redirect named is
+    /// not waited for, because by now another may be right.
     pub(super) fn lookup_link_failed(&mut self, now: Instant, id: u64, error: &Error) {
-        let hosts = self.options.service.len();
-        let Some(lookup) = self.lookups.get_mut(&id) else { return };
-        lookup.failures += 1;
-        if lookup.hops > 0 || lookup.failures >= hosts {
+        let Some(lookup) = self.lookups.get(&id) else { return };
+        if lookup.hops > 0 || error.recovery() == Recovery::Never {
             self.lookup_failed(now, id, error);
             return;
+        }
+        match lookup.asker {
+            Asker::Owner(owner) => {
+                if let Some(attachment) = self.attachment(owner) {
+                    attachment.last_error = Some(error.clone());
+                }
+            }
+            Asker::Partitions(operation) => self.partitions_delayed(operation, error),
         }
         let at = self.service_target(now);
         if let Some(lookup) = self.lookups.get_mut(&id) {
@@ -149,6 +157,12 @@ impl Engine {
         if answer.error.is_some() || answer.response.is_some_and(|response| response.value() != success) {
             let code = answer.error.map_or(0, |code| code.value());
             let error = code::server_error(code, &format!("partitions of {}", lookup.topic), answer.message());
+            self.lookup_failed(now, id, &error);
+            return;
+        }
+        if answer.partitions() > MOST_PARTITIONS {
+            let text = format!("partitions of {}: the broker counts {}", lookup.topic, answer.partitions());
+            let error = Error::new(ErrorKind::Protocol, text).with_recovery(Recovery::Never);
             self.lookup_failed(now, id, &error);
             return;
         }

@@ -33,7 +33,6 @@ pub(super) struct PartitionsCall {
 
 pub(super) struct Shutdown {
     due: Instant,
-    /// Those that wait for it.
     replies: Vec<Completion<()>>,
     finished: bool,
 }
@@ -104,6 +103,13 @@ impl Engine {
         call.resting = Some(at);
         call.last_error = Some(error.clone());
         self.watch(DeadlineKey::Operation(id), at);
+    }
+
+    /// A try is not over, but something went wrong in it.
+    pub(super) fn partitions_delayed(&mut self, id: u64, error: &Error) {
+        if let Some(Operation::Partitions(call)) = self.operations.get_mut(&id) {
+            call.last_error = Some(error.clone());
+        }
     }
 
     fn partitions_due(&mut self, now: Instant, id: u64) {
@@ -301,8 +307,8 @@ impl Engine {
 
     // Closing the client.
 
-    /// Several calls wait for the same end; the earliest limits count.
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, due: Instant, reply: Completion<()>) {
+        // Several closes wait for the same end; the earliest limit counts.
         match &mut self.shutdown {
             Some(shutdown) if shutdown.finished => {
                 self.act(Action::Answer(Answer::Done(reply, Ok(()))));

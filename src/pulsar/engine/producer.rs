@@ -194,7 +194,8 @@ impl Engine {
         let matched = self.lanes.get_mut(&id).map_or(Matched::Stale, |lane| lane.receipt(receipt, &mut settled));
         match matched {
             Matched::Front(handed_at) => self.heard_answer(now, link, Some(handed_at)),
-            Matched::Stale => self.heard_answer(now, link, None),
+            // It came twice, or nobody waits for it any more: it must not count for one that is still owed.
+            Matched::Stale => self.heard(now, link),
             Matched::Ahead => {
                 self.heard_answer(now, link, None);
                 let ours = self.lanes.get(&id).is_some_and(|lane| lane.attachment.link() == Some(link));

@@ -60,10 +60,12 @@ impl Engine {
         if request.is_some() {
             self.act(Action::Unwatch { key: DeadlineKey::Request(id) });
         }
-        let sent_at = request.as_ref().map(|request| request.sent_at);
         let connection = self.links.get_mut(&link)?;
         if let Some(keepalive) = connection.keepalive() {
-            keepalive.answered(now, sent_at);
+            match &request {
+                Some(request) => keepalive.answered(now, Some(request.sent_at)),
+                None => keepalive.heard(now),
+            }
         }
         self.arm_link(link);
         request

@@ -7,6 +7,7 @@ use super::attachment::{Owner, Phase};
 use super::event::{Action, Delivery, LaneId, LinkId, PartId};
 use super::requests::Purpose;
 use crate::error::{Error, ErrorKind};
+use crate::pulsar::wire::payload::parse_entry;
 use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::{code, command as wire, pb};
 
@@ -176,6 +177,10 @@ impl Engine {
             }
             Phase::Opening { link: opening, request } if opening == link => {
                 self.requests.remove(&request);
+                if let (Owner::Lane(lane), Some(connection)) = (owner, self.links.get_mut(&link)) {
+                    // Should the success still come, it is an orphan.
+                    connection.orphans.insert(request, lane);
+                }
                 self.sent_away(now, owner, url, &error);
             }
             _ => {}
@@ -185,12 +190,27 @@ impl Engine {
     fn message(&mut self, now: Instant, link: LinkId, message: wire::Message) {
         self.heard(now, link);
         let part = PartId(message.consumer_id);
-        let Some(state) = self.parts.get(&part) else { return };
+        let Some(state) = self.parts.get_mut(&part) else { return };
         // A session that is over has had its queue dropped; the broker delivers the rest anew.
         if state.attachment.link() != Some(link) {
             return;
         }
+        // What comes is kept until somebody receives it, so a peer that sends unasked would fill the memory. As much
+        // again as the queue holds may be left of a session that ended.
+        state.credit = state.credit.saturating_sub(1);
+        if state.credit < -i64::from(state.spec.queue_size) {
+            let error = Error::new(ErrorKind::Protocol, "the broker sent more messages than it was asked for");
+            self.fail_link(now, link, error, true);
+            return;
+        }
         let session = state.session;
+        if message.consumer_epoch.is_some_and(|epoch| epoch < state.epoch) {
+            // It was on the way when redelivery was asked for, and comes again behind those before it.
+            let count = parse_entry(message.entry).ok().and_then(|entry| entry.metadata.num_messages_in_batch);
+            let permits = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1).max(1);
+            self.permits_used(part, session, permits);
+            return;
+        }
         let limit = self.links.get(&link).map_or(0, |connection| connection.max_message_size);
         let max_message_size = limit as usize;
         self.act(Action::Deliver(Delivery {

@@ -14,12 +14,13 @@ impl Engine {
     pub(crate) fn poll_transmit(&mut self, now: Now, link: LinkId, budget: usize, into: &mut WriteBuffer) -> bool {
         loop {
             let Some(connection) = self.links.get_mut(&link) else { return false };
-            if !connection.control.is_empty() {
+            // A full buffer takes nothing more, so that what a peer does not read gathers where it can be counted.
+            if into.len() < budget && !connection.control.is_empty() {
                 into.copy(&connection.control);
                 connection.control.clear();
             }
             if into.len() >= budget {
-                return !connection.ready.is_empty();
+                return !connection.ready.is_empty() || !connection.control.is_empty();
             }
             let Some(lane) = connection.ready.pop_front() else { return false };
             if let Some(lane) = self.lanes.get_mut(&lane) {

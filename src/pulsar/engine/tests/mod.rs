@@ -3,6 +3,7 @@
 mod actions;
 mod app;
 mod broker;
+mod by_hand;
 mod caller;
 mod check;
 mod cluster;

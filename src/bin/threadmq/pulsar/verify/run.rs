@@ -143,8 +143,9 @@ impl Plan {
         // After the close, so that a second answer has had its chance.
         let (ledger, read, stats) = (watch.ledger(), watch.read(), client.stats());
         let read = self.read_back.then_some(&*read);
-        let findings = Findings::new(&ledger, read, &stats, self.send_timeout, unanswered);
-        Ok(Findings { longest_stall: canary.longest_stall(), ..findings })
+        let mut findings = Findings::new(&ledger, read, &stats, self.send_timeout, unanswered);
+        findings.longest_stall = canary.longest_stall();
+        Ok(findings)
     }
 
     fn subscribe(&self, client: &Client, topic: &str) -> Result<Consumer, Failure> {
