@@ -234,15 +234,30 @@ impl Engine {
             self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
             return;
         }
-        let parts = consumer.parts.clone();
-        consumer.state = ConsumerState::Unsubscribing { due, left: parts.clone(), reply };
+        let parts = &self.parts;
+        // Parts that an earlier call has unsubscribed are over.
+        let left = consumer.parts.iter().filter_map(|id| Some((*id, parts.get(id)?.attachment.phase)));
+        let left: Vec<_> = left.filter(|(_, phase)| *phase != Phase::Ended).collect();
+        let links = left.iter().map(|(part, phase)| match phase {
+            Phase::Open { link } => Some((*part, *link)),
+            _ => None,
+        });
+        // All or none is asked, so that no part is lost without a word.
+        let Some(links) = links.collect::<Option<Vec<_>>>() else {
+            let error = Error::new(ErrorKind::Transport, "unsubscribe: the consumer is not connected now");
+            self.act(Action::Answer(Answer::Done(reply, Err(error))));
+            return;
+        };
+        let left: Vec<PartId> = left.into_iter().map(|(part, _)| part).collect();
+        let over = left.is_empty();
+        consumer.state = ConsumerState::Unsubscribing { due, left, reply };
+        if over {
+            self.end_unsubscribe(id, Ok(()));
+            self.consumer_gone(id, &consumer_closed());
+            return;
+        }
         self.new_operation(Operation::Consumer(id), due);
-        for part in parts {
-            let Some(link) = self.parts.get(&part).and_then(|part| part.attachment.link()) else {
-                let error = Error::new(ErrorKind::Transport, "unsubscribe: the consumer is not connected now");
-                self.end_unsubscribe(id, Err(error));
-                return;
-            };
+        for (part, link) in links {
             let request = self.new_request(now, link, Purpose::Unsubscribe(id, part));
             self.send_request(now, link, &wire::unsubscribe(part.0, request, false));
         }

@@ -308,8 +308,8 @@ impl Engine {
 
     // Closing the client.
 
-    /// Several calls wait for the same end; the earliest limits count.
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, due: Instant, reply: Completion<()>) {
+        // Several closes wait for the same end; the earliest limit counts.
         match &mut self.shutdown {
             Some(shutdown) if shutdown.finished => {
                 self.act(Action::Answer(Answer::Done(reply, Ok(()))));

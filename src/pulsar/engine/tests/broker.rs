@@ -1,6 +1,6 @@
 //! Frames at the model broker: handshake, look-ups, producers, sends.
 
-use super::cluster::{Cluster, Open, OpenFault, Out, ReceiptFault, Session, Stored, Timer};
+use super::cluster::{BrokerState, Cluster, Open, OpenFault, Out, ReceiptFault, Session, Stored, Timer};
 use super::schedule::{Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{self as wire, Command, MessageIdData, Send, SendReceipt};
@@ -39,6 +39,17 @@ impl Cluster {
             Type::CONNECT => {
                 self.counts.connects += 1;
                 self.conns[conn].greeted = true;
+                if let Some(behind) = &command.connect.proxy_to_broker_url {
+                    let named = |broker: &BrokerState| broker.url().ends_with(behind.as_str());
+                    match self.brokers.iter().position(named) {
+                        Some(broker) if !self.brokers[broker].down => self.conns[conn].broker = broker,
+                        Some(_) => {
+                            self.drop_conn(now, conn);
+                            return;
+                        }
+                        None => self.violation = Some(format!("a proxy is asked for {behind}")),
+                    }
+                }
                 let size = self.brokers[self.conns[conn].broker].max_message_size;
                 self.conns[conn].limit = size as usize;
                 self.reply_with(conn, wire::connected("model", size));
@@ -106,7 +117,10 @@ impl Cluster {
             (LookupType::Connect, owner)
         };
         let url = self.brokers[to].url();
-        self.reply_with(conn, wire::lookup_response(id, kind, Some(&url), None, true, false));
+        self.reply_with(
+            conn,
+            wire::lookup_response(id, kind, Some(&url), None, true, self.proxied && kind == LookupType::Connect),
+        );
     }
 
     fn refuse(&mut self, conn: usize, request: u64, code: ServerError) {

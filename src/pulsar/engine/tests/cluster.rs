@@ -156,6 +156,8 @@ pub(super) struct Reader {
     pub conn: usize,
     pub consumer_id: u64,
     pub permits: i64,
+    /// How often the client asked for everything anew; messages say it.
+    pub epoch: Option<u64>,
 }
 
 pub(super) struct Topic {
@@ -210,6 +212,8 @@ pub(super) struct Cluster {
     /// Receipts name the last id of a batch, sometimes.
     pub either_end: bool,
     pub redirects: bool,
+    /// Look-ups send the client to the broker through the one that it asked.
+    pub proxied: bool,
     pub lookup_code: Option<i32>,
     pub lookup_silent: bool,
     pub keep_alive: Micros,
@@ -257,6 +261,7 @@ impl Cluster {
             consumer_faults: BTreeMap::new(),
             either_end: false,
             redirects: false,
+            proxied: false,
             lookup_code: None,
             lookup_silent: false,
             keep_alive: 30 * SEC,

@@ -74,7 +74,7 @@ impl Cluster {
         }
         if let Some(subscription) = &mut self.topics[index].subscription {
             subscription.rewind(None);
-            subscription.session = Some(Reader { conn, consumer_id, permits: 0 });
+            subscription.session = Some(Reader { conn, consumer_id, permits: 0, epoch: open.consumer_epoch });
         }
         self.conns[conn].consumers.retain(|(id, _)| *id != consumer_id);
         self.conns[conn].consumers.push((consumer_id, index));
@@ -149,7 +149,7 @@ impl Cluster {
                 message_id: Self::message_id(index, entry),
                 redelivery_count: subscription.redelivered[entry],
                 ack_set: Vec::new(),
-                consumer_epoch: None,
+                consumer_epoch: reader.epoch.filter(|_| !subscription.shared),
                 entry: stored.entry.clone(),
             });
             self.out.push(super::cluster::Out::Frame { conn: reader.conn, delay: 0, frame });
@@ -187,6 +187,9 @@ impl Cluster {
                 return;
             }
             subscription.rewind(None);
+            if let Some(reader) = &mut subscription.session {
+                reader.epoch = command.consumer_epoch.or(reader.epoch);
+            }
         } else {
             for id in &command.message_ids {
                 subscription.rewind(Some(id.entryId() as usize));

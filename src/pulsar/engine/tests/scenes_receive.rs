@@ -85,6 +85,43 @@ fn a_busy_ghost_of_ours_is_waited_out() {
     assert_eq!(backlog(&scene.world), 0);
 }
 
+fn unsubscribe(scene: &mut Scene) -> crate::pending::Pending<()> {
+    let (reply, pending) = crate::pending::completion();
+    let (consumer, due) = (scene.world.consumer_id(0), scene.world.instant(scene.now() + 5_000_000));
+    let now = scene.world.clock();
+    let command = crate::pulsar::engine::event::Command::Unsubscribe { consumer, due, reply };
+    scene.world.engine.handle_command(now, command);
+    scene.world.drain();
+    scene.world.wake_loop();
+    pending
+}
+
+#[test]
+fn unsubscribe_asks_all_parts_or_none() {
+    let mut scene = Scene::new(|plan| {
+        consumer(plan);
+        plan.brokers = 2;
+        plan.producers[0].lanes = 2;
+        plan.consumers[0].topics = vec![0, 1];
+    });
+    steady(&mut scene);
+    // The second part is away.
+    scene.world.net.refuse_until[1] = 20_000_000;
+    let conn = scene.world.conns.iter().position(|conn| conn.host == 1 && conn.client_open).unwrap();
+    scene.world.cut(conn);
+    scene.run(0.5);
+    let mut answer = unsubscribe(&mut scene);
+    assert_eq!(answer.try_wait().unwrap().unwrap_err().kind(), crate::ErrorKind::Transport);
+    scene.run(1.0);
+    assert!(scene.world.cluster.topics[0].subscription.is_some(), "the first part was not asked");
+    scene.run(30.0);
+    let mut answer = unsubscribe(&mut scene);
+    scene.run(0.5);
+    answer.try_wait().unwrap().unwrap();
+    assert!(scene.world.cluster.topics.iter().all(|topic| topic.subscription.is_none()));
+    assert!(scene.world.apps[0].parts.iter().all(|part| part.ended));
+}
+
 #[test]
 fn a_redelivery_is_asked_for_after_its_delay() {
     let mut scene = Scene::new(consumer);

@@ -123,6 +123,7 @@ impl World {
             .collect();
         let mut cluster = Cluster::new(plan.brokers, &topics, plan.dedup);
         cluster.either_end = plan.either_end;
+        cluster.proxied = plan.proxied;
         let options = EngineOptions {
             service: cluster.brokers.iter().map(|broker| HostPort { host: broker.host.clone(), port: 6650 }).collect(),
             tls: false,
