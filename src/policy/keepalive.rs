@@ -11,6 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a PING may stay unanswered, and what each other frame adds.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// A frame up to this size passes any link of use within the grace; what is larger buys its check time, because the
+/// PING waits behind it: as long as the rest takes at [`SLOWEST`] bytes a second.
+const QUICK_FRAME: usize = 1024 * 1024;
+const SLOWEST: usize = 256 * 1024;
+
 /// A look at a check that comes so much later than it should says more about us than about the peer.
 const LATE: Duration = Duration::from_millis(500);
 
@@ -26,6 +31,8 @@ pub(crate) struct KeepAlive {
     unanswered: u64,
     /// The last answer, or the time at which the first of the unanswered went out.
     quiet_since: Instant,
+    /// The largest frame handed over since the last PING.
+    largest: usize,
     check: Option<Check>,
 }
 
@@ -59,12 +66,14 @@ impl KeepAlive {
             proved_at: now,
             unanswered: 0,
             quiet_since: now,
+            largest: 0,
             check: None,
         }
     }
 
-    /// A frame that is owed an answer was handed to the link.
-    pub(crate) fn sent(&mut self, now: Instant) {
+    /// A frame of so many bytes that is owed an answer was handed to the link.
+    pub(crate) fn sent(&mut self, now: Instant, bytes: usize) {
+        self.largest = self.largest.max(bytes);
         if self.unanswered == 0 {
             self.quiet_since = now;
         }
@@ -114,8 +123,10 @@ impl KeepAlive {
         if now < due {
             return Verdict::Wait(due);
         }
+        let slow = std::mem::take(&mut self.largest).saturating_sub(QUICK_FRAME) / SLOWEST;
+        let patience = (self.grace + Duration::from_secs(slow as u64)).min(self.interval.max(self.grace));
         let limit = now + self.interval.max(self.grace);
-        self.check = Some(Check { started: now, due: now + self.grace, limit, late: false });
+        self.check = Some(Check { started: now, due: now + patience, limit, late: false });
         Verdict::Ping
     }
 
@@ -160,8 +171,8 @@ mod tests {
     fn a_link_that_answers_nothing_is_dead_within_6_seconds_of_a_send() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0 + secs(7));
-        link.sent(t0 + secs(8));
+        link.sent(t0 + secs(7), 100);
+        link.sent(t0 + secs(8), 100);
         assert_eq!(link.next_due(), t0 + secs(9));
         assert_eq!(link.verdict(t0 + secs(9)), Verdict::Ping);
         assert_eq!(link.verdict(t0 + secs(12)), Verdict::Dead);
@@ -171,8 +182,8 @@ mod tests {
     fn an_answer_to_something_sent_before_the_ping_only_buys_time() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0);
-        link.sent(t0);
+        link.sent(t0, 100);
+        link.sent(t0, 100);
         assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
         link.answered(t0 + secs(4), Some(t0));
         assert_eq!(link.verdict(t0 + secs(6)), Verdict::Wait(t0 + secs(7)));
@@ -183,9 +194,9 @@ mod tests {
     fn an_answer_to_something_sent_after_the_ping_ends_the_check() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0);
+        link.sent(t0, 100);
         assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
-        link.sent(t0 + secs(3));
+        link.sent(t0 + secs(3), 100);
         link.answered(t0 + secs(4), Some(t0 + secs(3)));
         // One is still unanswered, so the next check comes two seconds after the last answer.
         assert_eq!(link.verdict(t0 + secs(4)), Verdict::Wait(t0 + secs(6)));
@@ -207,7 +218,7 @@ mod tests {
     fn a_pong_proves_life_and_a_slow_broker_is_asked_again() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0);
+        link.sent(t0, 100);
         for round in 0..20 {
             let now = t0 + secs(2 * (round + 1));
             assert_eq!(link.verdict(now), Verdict::Ping);
@@ -220,7 +231,7 @@ mod tests {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
         for _ in 0..3 {
-            link.sent(t0);
+            link.sent(t0, 100);
         }
         link.answered(t0, Some(t0));
         link.heard(t0);
@@ -232,7 +243,7 @@ mod tests {
     fn answers_that_never_come_are_forgotten_with_the_next_pong() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0);
+        link.sent(t0, 100);
         assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
         link.pong(t0 + secs(2), 0);
         assert_eq!(link.next_due(), t0 + secs(32));
@@ -242,7 +253,7 @@ mod tests {
     fn a_client_that_stood_still_reads_before_it_judges() {
         let t0 = Instant::now();
         let mut link = KeepAlive::new(INTERVAL, t0);
-        link.sent(t0);
+        link.sent(t0, 100);
         assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
         let awake = t0 + secs(60);
         assert_eq!(link.verdict(awake), Verdict::Wait(awake + LATE));
@@ -257,5 +268,17 @@ mod tests {
         let mut link = KeepAlive::new(secs(1), t0);
         assert_eq!(link.verdict(t0 + secs(1)), Verdict::Ping);
         assert_eq!(link.verdict(t0 + secs(2)), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_large_frame_buys_its_check_the_time_that_it_takes_on_a_slow_link() {
+        let t0 = Instant::now();
+        let mut link = KeepAlive::new(INTERVAL, t0);
+        link.sent(t0, 5 * 1024 * 1024);
+        assert_eq!(link.verdict(t0 + secs(2)), Verdict::Ping);
+        assert_eq!(link.verdict(t0 + secs(5)), Verdict::Wait(t0 + secs(21)), "4 MiB at 256 KiB/s and the grace");
+        link.pong(t0 + secs(12), 1);
+        assert_eq!(link.verdict(t0 + secs(14)), Verdict::Ping);
+        assert_eq!(link.verdict(t0 + secs(17)), Verdict::Dead, "nothing large was behind that one");
     }
 }

@@ -46,7 +46,7 @@ impl Engine {
         let Some(connection) = self.links.get_mut(&link) else { return };
         wire::encode(command, &mut connection.control);
         if let Some(keepalive) = connection.keepalive() {
-            keepalive.sent(now);
+            keepalive.sent(now, 0);
         }
         self.arm_link(link);
         self.mark_dirty(link);

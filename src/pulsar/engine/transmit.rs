@@ -40,8 +40,8 @@ impl Engine {
         if lane.attachment.link() != Some(link) {
             return;
         }
-        let mut handed = false;
-        while !handed {
+        let mut handed = 0;
+        while handed == 0 {
             let all_handed = lane.handed >= lane.flights.len();
             if all_handed
                 && (lane.readiness(now.instant) != Readiness::Now || !lane.freeze(now, &mut self.batch_writer))
@@ -54,16 +54,16 @@ impl Engine {
                 flight.attempts = flight.attempts.saturating_add(1);
                 flight.handed_at = now.instant;
                 into.frame(&flight.frame);
-                handed = true;
+                handed = flight.frame.len().max(1);
             }
         }
         // Flights that got their result on the way may be at the front.
         let mut settled = Vec::new();
         lane.settle_front(&mut settled);
         self.settle(now.instant, id, settled);
-        if handed {
+        if handed > 0 {
             if let Some(keepalive) = self.links.get_mut(&link).and_then(|connection| connection.keepalive()) {
-                keepalive.sent(now.instant);
+                keepalive.sent(now.instant, handed);
             }
             self.arm_link(link);
         }
