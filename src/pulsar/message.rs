@@ -130,6 +130,13 @@ impl ProducerMessage {
         Self { content, sequence_id, deliver_after: None }
     }
 
+    /// The body as it was before it was compressed at a send that was refused.
+    pub(crate) fn unpack(&mut self, body: Option<Bytes>) {
+        if let Some(body) = body {
+            self.content.unpack(body);
+        }
+    }
+
     fn extras(&mut self) -> &mut Extras {
         self.content.extras.get_or_insert_with(Box::default)
     }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+
 use super::client::{CLOSE_LIMIT, Client, callbacks_left};
 use super::engine::event::{Command, Outgoing, ProducerId, Reply, SendReceipt};
 use super::lane::Lane;
@@ -19,6 +21,9 @@ use crate::policy::limits::{deadline, flush_time};
 use crate::policy::progress::Flushed;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::permits::Permits;
+
+/// Bodies above this are compressed on the caller's thread, when they go alone.
+const PACK_ABOVE: usize = 4096;
 
 /// Who else may produce to the topic (`CommandProducer.producer_access_mode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -49,6 +54,8 @@ pub(super) struct ProducerShared {
     pub permits: Arc<Permits<Outgoing>>,
     pub router: Router,
     pub compression: Compression,
+    /// What is larger goes alone; 0 without batches.
+    pub batch_max_bytes: usize,
     pub block_when_full: bool,
     pub closing: AtomicBool,
 }
@@ -141,10 +148,15 @@ impl Producer {
         if let Some(error) = lane.failed.get() {
             return Err(SendError::new(error.clone(), message));
         }
+        let body = match shared.pack(&mut message) {
+            Ok(body) => body,
+            Err(error) => return Err(SendError::new(error, message)),
+        };
         let size = BatchWriter::single_size(&message.content);
         let limit = lane.max_message_size.load(Ordering::Relaxed) as usize;
-        if size > limit && shared.compression == Compression::None {
+        if size > limit && (shared.compression == Compression::None || body.is_some()) {
             let text = format!("message of {size} bytes to {}: the broker accepts {limit} bytes", shared.topic);
+            message.unpack(body);
             return Err(SendError::new(Error::new(ErrorKind::TooLarge, text), message));
         }
         let charge = message_charge(message.content.payload.len(), message.extra_bytes());
@@ -154,7 +166,11 @@ impl Producer {
         match shared.permits.admit(lane.index, outgoing, charge, sequence, may_wait) {
             Ok(_) => Ok(()),
             // The reply goes unused: a callback of a refused message never runs, and its Pending was never given out.
-            Err(refused) => Err(refused.map(|outgoing| ProducerMessage::returned(outgoing.content, sequence))),
+            Err(refused) => Err(refused.map(|outgoing| {
+                let mut message = ProducerMessage::returned(outgoing.content, sequence);
+                message.unpack(body);
+                message
+            })),
         }
     }
 
@@ -248,6 +264,20 @@ impl Producer {
 }
 
 impl ProducerShared {
+    /// Compresses a body that is large and goes alone, here on the caller's thread: on the loop it would hold up
+    /// everybody's answers. Gives the body as it was, if it did.
+    fn pack(&self, message: &mut ProducerMessage) -> Result<Option<Bytes>, Error> {
+        let size = message.content.payload.len();
+        let extras = message.content.extras.as_deref();
+        let single = size > self.batch_max_bytes || extras.is_some_and(|extras| extras.deliver_at.is_some());
+        let empty = extras.is_some_and(|extras| extras.null_value);
+        if self.compression == Compression::None || size <= PACK_ABOVE || !single || empty {
+            return Ok(None);
+        }
+        let packed = message.content.pack(self.compression);
+        packed.map(Some).map_err(|error| Error::from(error).in_context(&format!("send to {}", self.topic)))
+    }
+
     fn start_close(&self, now: Instant, limit: Duration, reply: Option<crate::pending::Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.permits.close();

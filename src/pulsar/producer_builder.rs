@@ -220,6 +220,7 @@ impl ProducerBuilder {
             permits,
             router,
             compression: self.compression,
+            batch_max_bytes: if self.batching { self.batch_bytes } else { 0 },
             block_when_full: self.block_when_full,
             closing: AtomicBool::new(false),
         };

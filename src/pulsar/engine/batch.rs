@@ -30,8 +30,8 @@ pub(super) fn size_of(content: &Content) -> usize {
 
 /// Whether a message cannot share a batch: delayed delivery is decided per entry, and large ones gain nothing.
 pub(super) fn goes_alone(content: &Content, size: usize, batching: Option<Batching>) -> bool {
-    let delayed = content.extras.as_ref().is_some_and(|extras| extras.deliver_at.is_some());
-    delayed || batching.is_none_or(|batching| size > batching.max_bytes)
+    let single = content.extras.as_ref().is_some_and(|extras| extras.deliver_at.is_some() || extras.packed.is_some());
+    single || batching.is_none_or(|batching| size > batching.max_bytes)
 }
 
 impl Lane {

@@ -35,7 +35,8 @@ pub(crate) fn encode_single_send(
     compression: Compression,
     out: &mut Vec<u8>,
 ) -> Result<usize, CompressError> {
-    let frame = Frame { header, num_messages: 1, highest_sequence_id: None, body: content.body(), compression };
+    let packed = content.extras.as_ref().and_then(|extras| extras.packed);
+    let frame = Frame { header, num_messages: 1, highest_sequence_id: None, body: content.body(), compression, packed };
     frame.write(out, |out| {
         if let Some(extras) = content.extras.as_deref() {
             put_properties(out, 4, &extras.properties);
@@ -141,6 +142,7 @@ impl BatchWriter {
             highest_sequence_id: Some(highest_sequence_id),
             body: &self.body,
             compression,
+            packed: None,
         };
         let written = frame.write(out, |out| {
             out.extend_from_slice(&self.keys);
@@ -166,6 +168,8 @@ struct Frame<'a> {
     highest_sequence_id: Option<u64>,
     body: &'a [u8],
     compression: Compression,
+    /// The body is compressed already, and was so large before.
+    packed: Option<u32>,
 }
 
 impl Frame<'_> {
@@ -190,7 +194,8 @@ impl Frame<'_> {
         let header = self.header;
         // Nothing to gain on nothing, and an empty body then needs no care on the other side.
         let compression = if self.body.is_empty() { Compression::None } else { self.compression };
-        let body_room = if compression == Compression::None { self.body.len() } else { 0 };
+        let as_is = compression == Compression::None || self.packed.is_some();
+        let body_room = if as_is { self.body.len() } else { 0 };
         out.reserve(HEADER_ROOM + header.producer_name.len() + body_room);
 
         begin(out);
@@ -206,10 +211,10 @@ impl Frame<'_> {
         if compression != Compression::None {
             put_i32(out, 8, compression.number());
         }
-        put_u64(out, 9, self.body.len() as u64);
+        put_u64(out, 9, self.packed.map_or(self.body.len() as u64, u64::from));
         metadata(out);
         set_length(out, size);
-        compress(compression, self.body, out)?;
+        compress(if as_is { Compression::None } else { compression }, self.body, out)?;
 
         let counted = out.len() - size - WORD;
         if counted > MAX_BODY {
