@@ -1,11 +1,14 @@
 //! Subscriptions and what they deliver.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use protobuf::Enum as _;
 
 use super::ServerError;
 use super::entry::{corrupt, publish_time, with_broker_entry};
 use super::sessions::{ConsumerSession, Waiting};
-use super::state::State;
+use super::state::{State, now_ms};
 use super::subscription::{Kind, Subscription};
 use super::topic::{Place, Topic};
 use crate::pulsar::message_id::MessageId;
@@ -55,7 +58,7 @@ impl State {
                 }
             };
         }
-        subscription.kind = kind;
+        subscription.set_kind(kind);
         subscription.add_consumer(place);
         let session = ConsumerSession { topic: index, subscription: body.subscription().into() };
         if let Some(state) = self.connections.get_mut(&connection) {
@@ -227,17 +230,26 @@ impl State {
     }
 
     /// Delivers what can be delivered.
-    pub(super) fn deliver(&mut self, topic: usize, subscription: usize) {
-        let Some(topic) = self.topics.get_mut(topic) else { return };
+    pub(super) fn deliver(&mut self, index: usize, subscription: usize) {
+        let Some(topic) = self.topics.get_mut(index) else { return };
         let Topic { store, subscriptions, corruptions, ledger, partition, .. } = topic;
         let Some(subscription) = subscriptions.get_mut(subscription) else { return };
+        let mut postponed = Vec::new();
         while let Some(delivery) = subscription.next(store.end()) {
             let Some(entry) = store.entry(delivery.entry) else {
                 // Dropped long ago.
                 subscription.ack(delivery.entry, store.end());
                 continue;
             };
-            let Some(connection) = self.connections.get_mut(&delivery.to.connection) else { return };
+            if let (Some(due), Kind::Shared) = (entry.deliver_at, subscription.kind) {
+                let wait = due.saturating_sub(now_ms());
+                if wait > 0 {
+                    subscription.postpone(delivery.entry);
+                    postponed.push((delivery.entry, Duration::from_millis(wait)));
+                    continue;
+                }
+            }
+            let Some(connection) = self.connections.get_mut(&delivery.to.connection) else { break };
             subscription.charge(delivery.to, entry.num_messages);
             let bytes = if let Some(corruption) = corruptions.pop_front() {
                 corrupt(&entry.bytes, corruption)
@@ -256,6 +268,20 @@ impl State {
             };
             connection.write(|out| encode_message(&message, out));
         }
+        let (ledger, name) = (*ledger, Arc::clone(&subscription.name));
+        for (entry, wait) in postponed {
+            let name = Arc::clone(&name);
+            self.later(wait, Box::new(move |state| state.deliver_due(index, ledger, &name, entry)));
+        }
+    }
+
+    fn deliver_due(&mut self, index: usize, ledger: u64, name: &str, entry: u64) {
+        let Some(topic) = self.topics.get_mut(index).filter(|topic| topic.ledger == ledger) else { return };
+        let Some(at) = topic.subscriptions.iter().position(|s| *s.name == *name) else { return };
+        if let Some(subscription) = topic.subscriptions.get_mut(at) {
+            subscription.due(entry);
+        }
+        self.deliver(index, at);
     }
 }
 

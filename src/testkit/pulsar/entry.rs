@@ -140,6 +140,11 @@ pub(super) fn publish_time(entry: &[u8]) -> u64 {
     parse_metadata(entry).publish_time()
 }
 
+/// Milliseconds since 1970, if the message is delayed.
+pub(super) fn deliver_at(entry: &[u8]) -> Option<u64> {
+    parse_metadata(entry).deliver_at_time.and_then(|time| u64::try_from(time).ok())
+}
+
 /// The number of messages, if the entry is a batch.
 pub(super) fn batch_size(entry: &[u8]) -> Option<i32> {
     parse_metadata(entry).num_messages_in_batch
