@@ -6,7 +6,7 @@ use std::time::Duration;
 use protobuf::Enum as _;
 
 use super::ServerError;
-use super::entry::{corrupt, deliver_at, publish_time, with_broker_entry};
+use super::entry::{corrupt, publish_time, with_broker_entry};
 use super::sessions::{ConsumerSession, Waiting};
 use super::state::{State, now_ms};
 use super::subscription::{Kind, Subscription};
@@ -58,7 +58,7 @@ impl State {
                 }
             };
         }
-        subscription.kind = kind;
+        subscription.set_kind(kind);
         subscription.add_consumer(place);
         let session = ConsumerSession { topic: index, subscription: body.subscription().into() };
         if let Some(state) = self.connections.get_mut(&connection) {
@@ -230,24 +230,22 @@ impl State {
     }
 
     /// Delivers what can be delivered.
-    pub(super) fn deliver(&mut self, topic: usize, subscription: usize) {
-        let (index, at) = (topic, subscription);
+    pub(super) fn deliver(&mut self, index: usize, subscription: usize) {
         let Some(topic) = self.topics.get_mut(index) else { return };
         let Topic { store, subscriptions, corruptions, ledger, partition, .. } = topic;
-        let Some(subscription) = subscriptions.get_mut(at) else { return };
-        let mut delayed = Vec::new();
+        let Some(subscription) = subscriptions.get_mut(subscription) else { return };
+        let mut postponed = Vec::new();
         while let Some(delivery) = subscription.next(store.end()) {
             let Some(entry) = store.entry(delivery.entry) else {
                 // Dropped long ago.
                 subscription.ack(delivery.entry, store.end());
                 continue;
             };
-            // Only shared subscriptions observe delays, as in the real broker.
-            if subscription.kind == Kind::Shared && delivery.redelivery_count == 0 {
-                let wait = deliver_at(&entry.bytes).saturating_sub(now_ms());
+            if let (Some(due), Kind::Shared) = (entry.deliver_at, subscription.kind) {
+                let wait = due.saturating_sub(now_ms());
                 if wait > 0 {
-                    subscription.hold(delivery.entry);
-                    delayed.push((delivery.entry, wait));
+                    subscription.postpone(delivery.entry);
+                    postponed.push((delivery.entry, Duration::from_millis(wait)));
                     continue;
                 }
             }
@@ -270,22 +268,20 @@ impl State {
             };
             connection.write(|out| encode_message(&message, out));
         }
-        let name = Arc::clone(&subscription.name);
-        for (entry, wait) in delayed {
+        let (ledger, name) = (*ledger, Arc::clone(&subscription.name));
+        for (entry, wait) in postponed {
             let name = Arc::clone(&name);
-            let job = Box::new(move |state: &mut State| state.release_delayed(index, &name, entry));
-            self.later(Duration::from_millis(wait), job);
+            self.later(wait, Box::new(move |state| state.deliver_due(index, ledger, &name, entry)));
         }
     }
 
-    /// The delay of an entry is over.
-    fn release_delayed(&mut self, topic: usize, subscription: &str, entry: u64) {
-        let Some(state) = self.topics.get_mut(topic) else { return };
-        let Some(at) = state.subscriptions.iter().position(|known| *known.name == *subscription) else { return };
-        if let Some(subscription) = state.subscriptions.get_mut(at) {
-            subscription.release(entry);
+    fn deliver_due(&mut self, index: usize, ledger: u64, name: &str, entry: u64) {
+        let Some(topic) = self.topics.get_mut(index).filter(|topic| topic.ledger == ledger) else { return };
+        let Some(at) = topic.subscriptions.iter().position(|s| *s.name == *name) else { return };
+        if let Some(subscription) = topic.subscriptions.get_mut(at) {
+            subscription.due(entry);
         }
-        self.deliver(topic, at);
+        self.deliver(index, at);
     }
 }
 

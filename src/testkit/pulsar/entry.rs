@@ -140,10 +140,9 @@ pub(super) fn publish_time(entry: &[u8]) -> u64 {
     parse_metadata(entry).publish_time()
 }
 
-/// When a stored entry may be delivered, in milliseconds since 1970; 0 for at once.
-pub(super) fn deliver_at(entry: &Bytes) -> u64 {
-    let metadata = parse_entry(entry.clone()).ok().and_then(|entry| entry.metadata.deliver_at_time);
-    metadata.and_then(|at| u64::try_from(at).ok()).unwrap_or(0)
+/// Milliseconds since 1970, if the message is delayed.
+pub(super) fn deliver_at(entry: &[u8]) -> Option<u64> {
+    parse_metadata(entry).deliver_at_time.and_then(|time| u64::try_from(time).ok())
 }
 
 /// The number of messages, if the entry is a batch.

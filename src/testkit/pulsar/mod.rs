@@ -2,7 +2,8 @@
 //!
 //! [`Broker`] listens on a port of 127.0.0.1 (or another address) and speaks Pulsar's binary protocol, as far as producers and basic
 //! consumers go: look-up, partitions, producers (Shared and Exclusive, deduplication), batches, receipts,
-//! subscriptions (Exclusive and Shared), acknowledgements, redelivery, seek. It keeps everything in memory, answers
+//! subscriptions (Exclusive and Shared), acknowledgements, redelivery, delayed
+//! delivery, seek. It keeps everything in memory, answers
 //! at once, and does as a real broker does; until the test tells it to misbehave. It records all that clients send.
 //!
 //! ```
@@ -49,7 +50,7 @@
 //!
 //! # What it does not do
 //! TLS, checking of credentials, Failover and Key_Shared subscriptions, acknowledgement of a part of a batch,
-//! transactions, schemas, compaction, delayed delivery, WaitForExclusive producers.
+//! transactions, schemas, compaction, WaitForExclusive producers.
 
 mod broker;
 mod builder;

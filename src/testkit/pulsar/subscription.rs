@@ -45,6 +45,8 @@ pub(super) struct Subscription {
     read: u64,
     /// To be delivered again, before anything new.
     again: BTreeSet<u64>,
+    /// Not to be delivered yet.
+    delayed: BTreeSet<u64>,
     counts: HashMap<u64, u32>,
     /// Delivered and not acknowledged.
     out: BTreeMap<u64, Place>,
@@ -63,6 +65,7 @@ impl Subscription {
             acked: BTreeSet::new(),
             read: start,
             again: BTreeSet::new(),
+            delayed: BTreeSet::new(),
             counts: HashMap::new(),
             out: BTreeMap::new(),
         }
@@ -74,6 +77,14 @@ impl Subscription {
 
     pub(super) fn consumers(&self) -> impl Iterator<Item = Place> {
         self.consumers.iter().map(|consumer| consumer.place)
+    }
+
+    /// While nobody uses it. An exclusive subscription delays nothing.
+    pub(super) fn set_kind(&mut self, kind: Kind) {
+        self.kind = kind;
+        if kind == Kind::Exclusive {
+            self.again.append(&mut self.delayed);
+        }
     }
 
     pub(super) fn has_consumers(&self) -> bool {
@@ -125,6 +136,19 @@ impl Subscription {
         None
     }
 
+    /// Puts aside what [`next`](Self::next) gave, until it is [due](Self::due).
+    pub(super) fn postpone(&mut self, entry: u64) {
+        self.out.remove(&entry);
+        self.delayed.insert(entry);
+    }
+
+    /// A postponed entry may be delivered now.
+    pub(super) fn due(&mut self, entry: u64) {
+        if self.delayed.remove(&entry) {
+            self.again.insert(entry);
+        }
+    }
+
     /// Takes the permits for a delivered entry.
     pub(super) fn charge(&mut self, place: Place, num_messages: u32) {
         for consumer in &mut self.consumers {
@@ -153,6 +177,7 @@ impl Subscription {
         self.mark_delete = entry;
         self.acked = self.acked.split_off(&entry);
         self.again = self.again.split_off(&entry);
+        self.delayed = self.delayed.split_off(&entry);
         self.out = self.out.split_off(&entry);
         self.counts.retain(|&counted, _| counted >= entry);
         self.read = self.read.max(entry);
@@ -163,20 +188,9 @@ impl Subscription {
 
     fn forget(&mut self, entry: u64) {
         self.again.remove(&entry);
+        self.delayed.remove(&entry);
         self.out.remove(&entry);
         self.counts.remove(&entry);
-    }
-
-    /// Puts aside an entry that may not be delivered yet, until [`release`](Self::release).
-    pub(super) fn hold(&mut self, entry: u64) {
-        self.out.remove(&entry);
-    }
-
-    /// An entry that was put aside may be delivered now.
-    pub(super) fn release(&mut self, entry: u64) {
-        if entry >= self.mark_delete && !self.acked.contains(&entry) {
-            self.again.insert(entry);
-        }
     }
 
     /// Delivers entries again that this consumer has.
@@ -204,6 +218,7 @@ impl Subscription {
         self.read = entry;
         self.acked.clear();
         self.again.clear();
+        self.delayed.clear();
         self.out.clear();
         self.counts.clear();
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::entry::Corruption;
+use super::entry::{Corruption, deliver_at};
 use super::receipts::ReceiptScript;
 use super::subscription::Subscription;
 
@@ -19,6 +19,8 @@ pub(super) struct Entry {
     pub(super) index: u64,
     /// Milliseconds since 1970.
     pub(super) stored_at: u64,
+    /// Milliseconds since 1970: shared subscriptions wait for it.
+    pub(super) deliver_at: Option<u64>,
 }
 
 /// Which session of which connection.
@@ -139,7 +141,9 @@ impl Store {
         if keep {
             self.bytes = self.bytes.saturating_add(bytes.len());
             let index = self.messages.saturating_sub(1);
-            self.entries.push_back(Entry { bytes, num_messages, index, stored_at: now_ms });
+            // A delayed message is never in a batch.
+            let deliver_at = if num_messages == 1 { deliver_at(&bytes) } else { None };
+            self.entries.push_back(Entry { bytes, num_messages, index, stored_at: now_ms, deliver_at });
         } else {
             self.first = self.first.saturating_add(1);
         }

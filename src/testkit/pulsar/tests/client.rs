@@ -10,7 +10,7 @@ use super::{A_WHILE, PATIENCE};
 use crate::pulsar::wire::command::*;
 use crate::pulsar::wire::compress::Compression;
 use crate::pulsar::wire::frame::next_frame;
-use crate::pulsar::wire::payload::{BatchWriter, Content, SendHeader, encode_single_send};
+use crate::pulsar::wire::payload::{BatchWriter, Content, Extras, SendHeader, encode_single_send};
 use crate::pulsar::wire::pb::{self, ProducerAccessMode, ServerError, command_subscribe::SubType};
 use crate::testkit::pulsar::Broker;
 
@@ -179,6 +179,14 @@ impl Client {
 
     pub(super) fn publish(&mut self, id: u64, sequence_id: u64, body: &str) {
         let content = Content { payload: Bytes::copy_from_slice(body.as_bytes()), extras: None };
+        self.encode(|out| {
+            encode_single_send(&header(id, sequence_id), &content, Compression::None, out).unwrap();
+        });
+    }
+
+    pub(super) fn publish_at(&mut self, id: u64, sequence_id: u64, deliver_at: i64) {
+        let extras = Extras { deliver_at: Some(deliver_at), ..Extras::default() };
+        let content = Content { payload: Bytes::from_static(b"later"), extras: Some(Box::new(extras)) };
         self.encode(|out| {
             encode_single_send(&header(id, sequence_id), &content, Compression::None, out).unwrap();
         });

@@ -7,6 +7,7 @@ use crate::pulsar::wire::command::*;
 use crate::pulsar::wire::frame::WireError;
 use crate::pulsar::wire::payload::{BatchReader, decompress, parse_entry};
 use crate::pulsar::wire::pb::{self, ServerError as Code, command_subscribe::SubType};
+use crate::testkit::pulsar::state::now_ms;
 use crate::testkit::pulsar::{Broker, Corruption, EventKind};
 
 /// A broker with the entries 0.. of these numbers of messages in the topic `t`.
@@ -218,6 +219,28 @@ fn redelivers_what_is_asked_for() {
     client.flow(1, 5);
     let again: Vec<_> = (0..2).map(|_| client.message()).map(|m| (m.message_id.entry, m.redelivery_count)).collect();
     assert_eq!(again, [(1, 3), (2, 3)]);
+}
+
+#[test]
+fn delays_for_shared_subscriptions() {
+    let broker = Broker::start().unwrap();
+    let mut client = filled(&broker, &[]);
+    let due = now_ms() + 300;
+    client.publish_at(100, 0, due as i64);
+    client.publish(100, 1, "now");
+    client.publish_at(100, 2, i64::MAX);
+    client.publish_at(100, 3, -5);
+    client.receipts(4);
+    client.subscribe("t", 1, SubType::Shared);
+    client.flow(1, 100);
+    assert_eq!(client.entries(3), [1, 3, 0]);
+    assert!(now_ms() >= due);
+    client.nothing_comes();
+    client.send(&close_consumer(1, 50));
+    client.success(50);
+    client.subscribe("t", 1, SubType::Exclusive);
+    client.flow(1, 100);
+    assert_eq!(client.entries(4), [0, 1, 2, 3]);
 }
 
 #[test]
