@@ -121,6 +121,7 @@ fn extras() -> impl Strategy<Value = Extras> {
             event_time,
             deliver_at,
             null_value,
+            packed: None,
         })
 }
 
