@@ -168,7 +168,7 @@ impl Cluster {
         }
         let name = open.producer_name().to_owned();
         let name = if name.is_empty() { self.unique_name() } else { name };
-        let open = Open { request, producer_id, name, exclusive };
+        let open = Open { request, producer_id, name };
         let old = self.topics[index].sessions.iter().find(|session| session.name == open.name).map(|old| old.conn);
         if let Some(old) = old {
             self.conns[conn].opening.push((producer_id, request));
@@ -231,8 +231,7 @@ impl Cluster {
     }
 
     fn enter(&mut self, conn: usize, topic: usize, open: &Open, delay: Micros) {
-        let session =
-            Session { conn, producer_id: open.producer_id, name: open.name.clone(), exclusive: open.exclusive };
+        let session = Session { conn, producer_id: open.producer_id, name: open.name.clone() };
         self.topics[topic].sessions.push(session);
         self.conns[conn].producers.push((open.producer_id, topic));
         self.opened(conn, topic, open.request, &open.name, delay);

@@ -36,7 +36,6 @@ pub(super) enum Doing {
     },
     Flushing {
         producer: usize,
-        watch: WatchId,
         targets: Vec<u64>,
     },
 }
@@ -111,8 +110,8 @@ impl World {
             Doing::AskingFlush { producer } => {
                 self.post(Control::Flush(producer));
                 match self.callers[caller].flush.take() {
-                    Some((watch, targets)) => {
-                        self.callers[caller].doing = Doing::Flushing { producer, watch, targets };
+                    Some((_, targets)) => {
+                        self.callers[caller].doing = Doing::Flushing { producer, targets };
                     }
                     None => self.think(caller),
                 }
@@ -249,7 +248,6 @@ impl World {
             handed: false,
             fate: None,
             fixed_at: 0,
-            callback: way == Way::SendWith,
             called_back: false,
             pending,
             in_batch: None,
@@ -378,7 +376,7 @@ impl World {
     pub(super) fn flushed(&mut self, caller: usize, _failure: Option<&Error>) {
         let doing = std::mem::replace(&mut self.callers[caller].doing, Doing::Thinking);
         let (producer, targets) = match doing {
-            Doing::Flushing { producer, watch: _, targets } => (producer, targets),
+            Doing::Flushing { producer, targets } => (producer, targets),
             Doing::AskingFlush { producer } => match self.callers[caller].flush.take() {
                 Some((_, targets)) => {
                     // It ended before it was asked for; the asking still comes.

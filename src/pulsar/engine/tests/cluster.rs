@@ -57,7 +57,6 @@ pub(super) struct Open {
     pub request: u64,
     pub producer_id: u64,
     pub name: String,
-    pub exclusive: bool,
 }
 
 /// What happens to receipts of a lane, one each.
@@ -125,7 +124,6 @@ pub(super) struct Session {
     pub conn: usize,
     pub producer_id: u64,
     pub name: String,
-    pub exclusive: bool,
 }
 
 pub(super) struct Stored {
@@ -143,7 +141,6 @@ pub(super) enum EntryState {
 /// The one subscription that a topic may have.
 #[derive(Debug)]
 pub(super) struct Subscription {
-    pub name: String,
     pub shared: bool,
     pub states: Vec<EntryState>,
     pub redelivered: Vec<u32>,

@@ -49,7 +49,7 @@ impl World {
             self.conns[earlier].client_open = false;
         }
         let jitter = self.rng.below(self.plan.latency / 2 + 1);
-        let conn = Conn::new(link, host, to, self.plan.latency + jitter, self.plan.window);
+        let conn = Conn::new(link, host, self.plan.latency + jitter, self.plan.window);
         self.conns.push(conn);
         self.by_link.insert(link, self.conns.len() - 1);
         let conn = self.conns.len() - 1;
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    pub(super) fn to_broker(&mut self, conn: usize) {
+    pub(super) fn arrive_at_broker(&mut self, conn: usize) {
         let Some(server) = self.conns[conn].server else { return };
         while let Some(item) = self.conns[conn].to_broker.pop(self.now) {
             match item {
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    pub(super) fn to_client(&mut self, conn: usize) {
+    pub(super) fn arrive_at_client(&mut self, conn: usize) {
         let mut any = false;
         while let Some(item) = self.conns[conn].to_client.pop(self.now) {
             any = true;

@@ -1,7 +1,6 @@
 //! The network: connections as two pipes of frames, with whatever can happen to them.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 
 use super::schedule::Micros;
 use crate::pulsar::engine::event::LinkId;
@@ -74,7 +73,6 @@ impl Pipe {
 pub(super) struct Conn {
     pub link: LinkId,
     pub host: usize,
-    pub address: SocketAddr,
     /// The broker's end, once connected.
     pub server: Option<usize>,
     pub client_open: bool,
@@ -95,12 +93,11 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(link: LinkId, host: usize, address: SocketAddr, latency: Micros, capacity: usize) -> Self {
+    pub(super) fn new(link: LinkId, host: usize, latency: Micros, capacity: usize) -> Self {
         let pipe = || Pipe { latency, ..Pipe::default() };
         Self {
             link,
             host,
-            address,
             server: None,
             client_open: true,
             to_broker: pipe(),

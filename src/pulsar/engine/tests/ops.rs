@@ -34,7 +34,6 @@ pub(super) struct Op {
     pub handed: bool,
     pub fate: Option<Fate>,
     pub fixed_at: Micros,
-    pub callback: bool,
     pub called_back: bool,
     pub pending: Option<Pending<SendReceipt>>,
     /// Its place in the batch that it was sent in, and the batch's size.

@@ -54,7 +54,6 @@ impl Cluster {
         }
         let shared = open.subType() == SubType::Shared;
         let subscription = self.topics[index].subscription.get_or_insert_with(|| Subscription {
-            name: open.subscription().to_owned(),
             shared,
             states: Vec::new(),
             redelivered: Vec::new(),

@@ -249,7 +249,7 @@ fn what_is_due_before_it_was_sent_never_leaves() {
     assert!(unsent >= 3, "{:?}", scene.fates(&sent));
     let conn = scene.conn();
     scene.world.conns[conn].to_broker.held = false;
-    scene.world.to_broker(conn);
+    scene.world.arrive_at_broker(conn);
     scene.run(3.0);
     assert!(scene.counts().sends as usize <= sent.len() - unsent);
 }

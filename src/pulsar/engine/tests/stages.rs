@@ -23,14 +23,14 @@ impl World {
                 for conn in 0..self.conns.len() {
                     if self.conns[conn].host == broker {
                         self.conns[conn].to_broker.held = false;
-                        self.to_broker(conn);
+                        self.arrive_at_broker(conn);
                     }
                 }
             }
             Restore::Read(conn) => {
                 if !self.cluster.brokers[self.conns[conn].host].frozen {
                     self.conns[conn].to_broker.held = false;
-                    self.to_broker(conn);
+                    self.arrive_at_broker(conn);
                 }
             }
             Restore::Up(broker) => self.cluster.brokers[broker].down = false,
