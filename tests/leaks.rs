@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use threadmq::pulsar::{Client, ClientBuilder};
 use threadmq::testkit::pulsar::Broker;
-use threadmq::{ErrorKind, Threads};
+use threadmq::{Error, ErrorKind, Threads};
 
 const ROUNDS: usize = 50;
 /// Longer than anything takes on a loaded machine; never waited out when all is well.
@@ -71,6 +71,15 @@ fn used(builder: ClientBuilder) -> (Client, threadmq::pulsar::Producer, threadmq
     let message = consumer.receive_timeout(PATIENCE).unwrap().unwrap();
     consumer.ack(&message).unwrap();
     (client, producer, consumer)
+}
+
+/// Closes with this limit. Its last tenth is for the answers: a loaded machine may take longer, and then close says
+/// so, and another one finds all done.
+fn close_by(limit: Duration, close: impl Fn(Duration) -> Result<(), Error>) {
+    if let Err(error) = close(limit) {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        close(PATIENCE).unwrap();
+    }
 }
 
 #[test]
@@ -158,10 +167,10 @@ fn clients_of_a_dead_broker_leave_nothing() {
         broker.stop();
         let pending = producer.submit("never stored").unwrap();
         if number % 2 == 0 {
-            client.close_within(Duration::from_millis(100)).unwrap();
+            close_by(Duration::from_millis(100), |limit| client.close_within(limit));
             assert_eq!(pending.wait().unwrap_err().kind(), ErrorKind::Closed);
         } else {
-            assert!(producer.close_within(Duration::from_millis(100)).is_ok());
+            close_by(Duration::from_millis(100), |limit| producer.close_within(limit));
             drop((client, producer, consumer));
         }
         broker.restart().unwrap();

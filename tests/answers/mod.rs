@@ -86,3 +86,12 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Closes with this limit. Its last tenth of a second is for the answers: a loaded machine may take longer, and then
+/// close says so, and another one finds all done.
+pub fn close_by(limit: Duration, close: impl Fn(Duration) -> Result<(), Error>) {
+    if let Err(error) = close(limit) {
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        close(PATIENCE).unwrap();
+    }
+}

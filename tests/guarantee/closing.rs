@@ -6,15 +6,15 @@ use threadmq::pulsar::{Producer, ProducerMessage};
 use threadmq::testkit::pulsar::Broker;
 use threadmq::{Delivery, ErrorKind};
 
-use super::answers::{Answers, MOMENT, PATIENCE, eventually};
+use super::answers::{Answers, MOMENT, PATIENCE, close_by, eventually};
 use super::{Door, SLACK, assert_in_time, bodies, client};
 
 const LIMIT: Duration = Duration::from_secs(1);
 
 /// Closes, and it takes no longer than the limit.
-fn close_in_time(close: impl FnOnce(Duration) -> Result<(), threadmq::Error>) {
+fn close_in_time(close: impl Fn(Duration) -> Result<(), threadmq::Error>) {
     let began = Instant::now();
-    close(LIMIT).unwrap();
+    close_by(LIMIT, close);
     assert!(began.elapsed() < LIMIT + SLACK, "{:?}", began.elapsed());
 }
 
@@ -96,11 +96,11 @@ fn closes_of_several_threads_end_together() {
         // The earliest limit governs.
         for limit in [LIMIT, LIMIT * 60, LIMIT * 60] {
             let producer = &producer;
-            scope.spawn(move || producer.close_within(limit).unwrap());
+            scope.spawn(move || close_by(limit, |limit| producer.close_within(limit)));
         }
         for limit in [LIMIT, LIMIT * 60] {
             let client = &client;
-            scope.spawn(move || client.close_within(limit).unwrap());
+            scope.spawn(move || close_by(limit, |limit| client.close_within(limit)));
         }
     });
     assert!(began.elapsed() < LIMIT + SLACK, "{:?}", began.elapsed());
@@ -118,10 +118,10 @@ fn a_later_close_of_the_client_with_less_time_governs() {
     let answers = Answers::default();
     answers.send(&producer, 0..5);
     std::thread::scope(|scope| {
-        let patient = scope.spawn(|| client.close_within(LIMIT * 20));
+        let patient = scope.spawn(|| close_by(LIMIT * 20, |limit| client.close_within(limit)));
         eventually("closed", || producer.send("x").is_err_and(|error| error.kind() == ErrorKind::Closed));
         close_in_time(|limit| client.close_within(limit));
-        patient.join().unwrap().unwrap();
+        patient.join().unwrap();
     });
     assert_eq!(answers.exactly(5)[0].kind(), Some(ErrorKind::Closed));
 }
@@ -135,11 +135,11 @@ fn a_second_close_of_the_client_does_not_cut_off_the_first() {
     let _consumer = client.consumer("t", "s").subscribe().unwrap();
     broker.silence(true);
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| client.close_within(LIMIT * 3));
+        let first = scope.spawn(|| close_by(LIMIT * 3, |limit| client.close_within(limit)));
         eventually("closed", || client.producer("t").create().is_err_and(|error| error.kind() == ErrorKind::Closed));
         close_in_time(|limit| client.close_within(limit));
         assert_eq!(broker.connections(), 0, "a close that said that all is over");
-        first.join().unwrap().unwrap();
+        first.join().unwrap();
     });
 }
 

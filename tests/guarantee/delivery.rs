@@ -8,7 +8,7 @@ use threadmq::pulsar::{Client, Producer, ProducerBuilder};
 use threadmq::testkit::pulsar::{Broker, ServerError};
 use threadmq::{Delivery, ErrorKind};
 
-use super::answers::{Answer, Answers, eventually};
+use super::answers::{Answer, Answers, close_by, eventually};
 use super::{bodies, client};
 
 /// What was told of each message, against what the broker has.
@@ -160,7 +160,7 @@ fn a_close_is_honest_too() {
     eventually("the loss is known", || broker.connections() == 0);
     let limit = Duration::from_secs(1);
     let unsent = producer.submit("unsent").unwrap();
-    producer.close_within(limit).unwrap();
+    close_by(limit, |limit| producer.close_within(limit));
     let error = written.wait().unwrap_err();
     assert_eq!((error.kind(), error.delivery()), (ErrorKind::Closed, Delivery::Unknown));
     let error = unsent.wait().unwrap_err();

@@ -6,7 +6,7 @@ use threadmq::pulsar::Client;
 use threadmq::testkit::pulsar::Broker;
 use threadmq::{ErrorKind, Threads};
 
-use super::answers::Answers;
+use super::answers::{Answers, close_by};
 use super::{Door, assert_in_time, bodies};
 
 #[test]
@@ -47,7 +47,7 @@ fn clients_share_threads_and_nothing_else() {
     assert_in_time(called, timeout);
 
     // A client that closes leaves the threads to the other.
-    clients[0].close_within(timeout).unwrap();
+    close_by(timeout, |limit| clients[0].close_within(limit));
     door.open();
     let late = Answers::default();
     late.send(&producers[1], 0..10);
