@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::ops::{Op, TICK};
+use super::ops::Op;
 use super::plan::{BUSY, CallerPlan};
 use super::schedule::{MS, Micros, SEC};
 use super::shell::{Called, Control};
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::admission::{Call, Decision, Offer, Served, WaiterId};
 use crate::policy::budget::message_charge;
-use crate::policy::progress::{Flushed, WatchId, Watched};
+use crate::policy::progress::WatchId;
 use crate::pulsar::engine::event::{Outgoing, Reply};
 use crate::pulsar::wire::payload::{Content, Extras};
 
@@ -46,10 +46,10 @@ pub(super) struct Caller {
     in_burst: u32,
     pub doing: Doing,
     /// Rises with every wait, so that an earlier alarm is void.
-    turn: u32,
+    pub turn: u32,
     /// What stands in its slot, and whether it was set already.
     told: Option<Decision<Outgoing>>,
-    flush: Option<(WatchId, Vec<u64>)>,
+    pub flush: Option<(WatchId, Vec<u64>)>,
 }
 
 thread_local! {
@@ -128,7 +128,7 @@ impl World {
     }
 
     /// The next call: soon within a burst, later between bursts.
-    fn think(&mut self, caller: usize) {
+    pub(super) fn think(&mut self, caller: usize) {
         let state = &mut self.callers[caller];
         state.doing = Doing::Thinking;
         if state.left == 0 && self.stage != Stage::Busy {
@@ -256,6 +256,11 @@ impl World {
         let call = Call { lane, item, charge: message_charge(size.max(8), 0), sequence };
         let now = self.instant(self.now);
         let offer = self.producers[producer].admission.offer(now, call, may_wait, &self.budget);
+        if !self.lurking.is_empty() && self.rng.chance(1, 4) {
+            let fault = self.lurking.swap_remove(0);
+            let delay = self.rng.below(2 * self.plan.latency + 5 * MS);
+            self.after(delay, Event::Strike(fault));
+        }
         self.note("offer", uid, producer as u64);
         if let Offer::Admitted { ticket, .. } = &offer {
             let ticket = *ticket;
@@ -347,60 +352,6 @@ impl World {
         if let Some(caller) = self.callers.iter().position(waiting) {
             let delay = self.pause();
             self.after(delay, Event::Caller(caller));
-        }
-    }
-
-    fn begin_flush(&mut self, caller: usize, producer: usize) {
-        let shell = &mut self.producers[producer];
-        let targets = shell.admission.last_places();
-        let watched = shell.progress.watch(Flushed::Fixed, targets.clone(), || caller);
-        self.trace.note(self.now, "flush", producer as u64, caller as u64);
-        match watched {
-            Watched::Already(_) => self.think(caller),
-            Watched::Waiting(id) => {
-                self.callers[caller].flush = Some((id, targets));
-                self.callers[caller].doing = Doing::AskingFlush { producer };
-                self.callers[caller].turn += 1;
-                let turn = self.callers[caller].turn;
-                let delay = self.pause();
-                self.after(delay, Event::Caller(caller));
-                // Everything admitted by now is due by then.
-                if let Some(timeout) = self.plan.producers[producer].send_timeout {
-                    self.after(timeout.as_micros() as Micros + TICK, Event::CallerTimeout(caller, turn));
-                }
-            }
-        }
-    }
-
-    /// A flush ended: everything up to its targets has its result.
-    pub(super) fn flushed(&mut self, caller: usize, _failure: Option<&Error>) {
-        let doing = std::mem::replace(&mut self.callers[caller].doing, Doing::Thinking);
-        let (producer, targets) = match doing {
-            Doing::Flushing { producer, targets } => (producer, targets),
-            Doing::AskingFlush { producer } => match self.callers[caller].flush.take() {
-                Some((_, targets)) => {
-                    // It ended before it was asked for; the asking still comes.
-                    self.callers[caller].doing = Doing::AskingFlush { producer };
-                    self.callers[caller].turn += 1;
-                    (producer, targets)
-                }
-                None => return,
-            },
-            other => {
-                self.callers[caller].doing = other;
-                self.fail("a flush ended that nobody waits for");
-                return;
-            }
-        };
-        // The result that ends it is the one being fixed now.
-        for (lane, target) in self.producers[producer].lanes.iter().zip(&targets) {
-            if lane.settled < *target {
-                self.failure = Some(format!("a flush ended at {} of {target}", lane.settled));
-            }
-        }
-        self.callers[caller].turn += 1;
-        if matches!(self.callers[caller].doing, Doing::Thinking) {
-            self.think(caller);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::broker::messages_of;
 use super::world::World;
-use crate::policy::budget::Memory as _;
 use crate::pulsar::engine::attachment::{Owner, Phase};
 use crate::pulsar::engine::event::{DeadlineKey, LaneId, LinkId};
 use crate::pulsar::engine::lookup::Asker;
@@ -216,7 +215,6 @@ impl World {
                 self.budget.usage().contended
             ));
         }
-        let _ = self.budget.allowance();
         for topic in 0..self.cluster.order.len() {
             if self.cluster.topics[topic].damaged {
                 continue;

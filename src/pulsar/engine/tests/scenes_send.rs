@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cluster::ReceiptFault::{self, Duplicate, Late, Lose, Swap};
+use super::cluster::ReceiptFault::{Duplicate, Late, Lose, Swap};
 use super::fault::Fault;
 use super::ops::Fate;
 use super::scene::{Scene, TIMED_OUT, batching, timeout};
@@ -265,7 +265,6 @@ fn every_receipt_fault_leaves_a_lane_that_works() {
         scene.run(1.0);
         assert_eq!(scene.fate(after), Some(Fate::Stored), "{fault:?}");
     }
-    let _: ReceiptFault = Lose;
 }
 
 #[test]

@@ -52,6 +52,11 @@ impl World {
             Restore::OpenApp(app) => self.open_app(app),
             Restore::Answers => self.look_at_answers(),
             Restore::ShutDown(limit) => self.shut_down(limit),
+            Restore::Lurking => {
+                for fault in std::mem::take(&mut self.lurking) {
+                    self.fault(fault);
+                }
+            }
         }
     }
 

@@ -46,6 +46,8 @@ pub(super) enum Event {
     /// A lane has something to take.
     Look(usize, usize),
     Fault(usize),
+    /// A fault that does not wait any more.
+    Strike(usize),
     Restore(Restore),
     App(usize),
     Stage(Stage),
@@ -106,6 +108,8 @@ pub(super) struct World {
     /// Connections by the broker's end.
     pub by_server: Vec<usize>,
     pub net: super::fault::Net,
+    /// Faults that wait for somebody to send.
+    pub lurking: Vec<usize>,
     /// Hosts that links are open to, or being made to.
     pub dials: BTreeMap<LinkId, usize>,
     pub last_disturbance: Micros,
@@ -164,6 +168,7 @@ impl World {
             by_link: BTreeMap::new(),
             by_server: Vec::new(),
             net: super::fault::Net::new(plan.brokers),
+            lurking: Vec::new(),
             dials: BTreeMap::new(),
             last_disturbance: 0,
             finished: false,
@@ -196,6 +201,7 @@ impl World {
             let at = self.plan.faults[index].0;
             self.at(at, Event::Fault(index));
         }
+        self.at(super::plan::BUSY - SEC, Event::Restore(Restore::Lurking));
         for (at, producer, limit) in self.plan.closes.clone() {
             self.at(at, Event::Restore(Restore::CloseProducer(producer, limit)));
         }
@@ -267,7 +273,9 @@ impl World {
             Event::BudgetServe => self.budget_serve(),
             Event::BudgetEnded(producer, turn) => self.budget_ended(producer, turn),
             Event::Look(producer, lane) => self.look(producer, lane),
-            Event::Fault(fault) => self.fault(fault),
+            // Most of them strike while somebody sends.
+            Event::Fault(fault) if self.rng.chance(2, 3) => self.lurking.push(fault),
+            Event::Fault(fault) | Event::Strike(fault) => self.fault(fault),
             Event::Restore(restore) => self.restore(restore),
             Event::App(app) => self.step_app(app),
             Event::Stage(stage) => self.enter(stage),
