@@ -136,7 +136,7 @@ fn frames_with_wrong_bits() {
         let client =
             Client::builder(liar.url()).connection_timeout(timeout).operation_timeout(timeout * 2).build().unwrap();
         let end = std::time::Instant::now() + Duration::from_secs(15);
-        while std::time::Instant::now() < end {
+        while std::time::Instant::now() < end || damaged.load(Ordering::SeqCst) < 50 {
             let consumer = client.consumer("t", "s").subscribe();
             let Ok(producer) = client.producer("t").batching(false).send_timeout(Some(timeout)).create() else {
                 continue;
@@ -163,7 +163,6 @@ fn frames_with_wrong_bits() {
         }
         lying.store(false, Ordering::SeqCst);
         println!("{} frames damaged, {} connections", damaged.load(Ordering::SeqCst), liar.accepted());
-        assert!(damaged.load(Ordering::SeqCst) > 50);
         eventually("all is well again", || {
             client.producer("u").create().is_ok_and(|producer| match producer.send("x") {
                 Ok(_) => true,
