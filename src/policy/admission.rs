@@ -13,6 +13,10 @@ use crate::error::{Error, ErrorKind};
 /// The highest sequence id that brokers keep: theirs are signed.
 const MAX_SEQUENCE_ID: u64 = i64::MAX as u64;
 
+/// A lane's empty vector keeps room for so many messages, and for so many times what came last.
+const SPARE_ROOM: usize = 16;
+const SPARE_FACTOR: usize = 4;
+
 /// The limits of one producer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
@@ -248,13 +252,17 @@ impl<T> Admission<T> {
         (turn, served)
     }
 
-    /// Moves what was admitted to a lane into `into`. Swaps the vectors if `into` is empty.
+    /// Moves what was admitted to a lane into `into`. Swaps the vectors if `into` is empty, so that a busy lane's
+    /// next messages find room; a lane with few messages does not keep much of it.
     pub(crate) fn take(&mut self, lane: usize, into: &mut Vec<Admitted<T>>) {
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            match into.is_empty() {
-                true => std::mem::swap(&mut lane.admitted, into),
-                false => into.append(&mut lane.admitted),
-            }
+        let Some(lane) = self.lanes.get_mut(lane) else { return };
+        if !into.is_empty() {
+            into.append(&mut lane.admitted);
+            return;
+        }
+        std::mem::swap(&mut lane.admitted, into);
+        if lane.admitted.capacity() / SPARE_FACTOR > into.len().max(SPARE_ROOM) {
+            lane.admitted = Vec::new();
         }
     }
 

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
 
-use super::engine::event::{Action, Answer, Command, DeadlineKey, LaneId, LinkId, PartId, Watcher};
+use super::engine::event::{Action, Answer, Command, DeadlineKey, LaneId, LinkId, Outgoing, PartId, Settle, Watcher};
 use super::engine::{Engine, EngineOptions};
 use super::lane::Lane;
-use super::link::{Link, ReadTurn};
+use super::link::{Link, READ_CHUNK, ReadTurn};
 use super::receive_queue::ReceiveQueue;
 use super::stats::StatsCell;
 use super::wire::command::decode;
 use crate::error::{Error, ErrorKind};
+use crate::policy::admission::Admitted;
 use crate::policy::now::Now;
 use crate::runtime::clock;
 use crate::runtime::deadlines::{DeadlineSink, Watch};
@@ -106,6 +107,12 @@ pub(super) struct EventLoop {
     stats: Arc<StatsCell>,
     /// Looks that were drained and not worked off.
     looks: std::collections::VecDeque<Look>,
+    /// What sockets are read into; made once, because clearing it for each read costs more than a small read.
+    chunk: Vec<u8>,
+    /// Empty between uses: its room goes to the lanes that fill it.
+    admitted: Vec<Admitted<Outgoing>>,
+    /// Results that are to be told, all of one lane.
+    settled: Vec<Settle>,
     /// Lanes that go when the present actions are carried out.
     closed: Vec<LaneId>,
     longest_turn: Duration,
@@ -136,6 +143,9 @@ impl EventLoop {
             post: post.clone(),
             stats,
             looks: std::collections::VecDeque::new(),
+            chunk: vec![0; READ_CHUNK],
+            admitted: Vec::new(),
+            settled: Vec::new(),
             closed: Vec::new(),
             longest_turn: Duration::ZERO,
             finished: false,
@@ -161,6 +171,7 @@ impl EventLoop {
                 self.take_all();
                 self.engine.abandon(Instant::now());
                 self.act();
+                self.tell();
             }));
             if rescued.is_err() {
                 log::error!("the event loop could not answer what it owed");
@@ -208,11 +219,14 @@ impl EventLoop {
                 self.engine.handle_timeout(now);
                 self.act();
             }
+            self.tell();
             busy = self.read(now);
+            self.tell();
             self.inboxes.drain_user(&mut looks);
             self.looks.extend(looks.drain(..));
             busy |= self.user();
             busy |= self.write();
+            self.tell();
 
             let turn = now.instant.elapsed();
             self.longest_turn = self.longest_turn.max(turn);
@@ -228,6 +242,7 @@ impl EventLoop {
             }
             let id = LinkId(event.token().0 as u64);
             let Some(link) = self.links.get_mut(&id) else { continue };
+            link.ended |= event.is_read_closed() || event.is_error();
             if !link.is_connected() {
                 match link.finish_connect() {
                     Ok(false) => {}
@@ -243,7 +258,7 @@ impl EventLoop {
                 }
                 continue;
             }
-            link.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+            link.readable |= event.is_readable() || link.ended;
             link.writable |= event.is_writable();
         }
     }
@@ -283,7 +298,7 @@ impl EventLoop {
             self.links.iter().filter(|(_, link)| link.readable && link.is_connected()).map(|(id, _)| *id).collect();
         for id in readable {
             let Some(link) = self.links.get_mut(&id) else { continue };
-            let turn = link.read();
+            let turn = link.read(&mut self.chunk);
             busy |= matches!(turn, ReadTurn::More);
             let mut lost = match turn {
                 ReadTurn::Lost(error) => Some(error),
@@ -327,10 +342,10 @@ impl EventLoop {
 
     fn take(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get(&id) else { return };
-        let messages = lane.take();
-        if !messages.is_empty() {
+        lane.take(&mut self.admitted);
+        if !self.admitted.is_empty() {
             // Not the turn's start: a message may have been admitted after it.
-            self.engine.handle_command(clock::now(), Command::Admitted { lane: id, messages });
+            self.engine.handle_admitted(clock::now(), id, &mut self.admitted);
             self.act();
         }
     }
@@ -394,14 +409,8 @@ impl EventLoop {
                     Watcher::Supervisor => self.supervisor.cancel(key.pack()),
                     Watcher::Sweeper => self.sweeper.cancel(key.pack()),
                 },
-                Action::Settle(settle) => {
-                    if let Some(lane) = self.lanes.get(&settle.lane) {
-                        lane.settle(settle);
-                    }
-                }
-                Action::Answer(Answer::Partitions(reply, result)) => reply.settle(result),
-                Action::Answer(Answer::ProducerOpened(reply, result)) => reply.settle(result),
-                Action::Answer(Answer::Done(reply, result)) => reply.settle(result),
+                Action::Settle(settle) => self.settle(settle),
+                Action::Answer(answer) => self.answer(answer),
                 Action::LaneFailed { lane, error } => {
                     if let Some(lane) = self.lanes.get(&lane) {
                         lane.failed.get_or_init(|| error);
@@ -432,8 +441,42 @@ impl EventLoop {
                 Action::Finished => self.finished = true,
             }
         }
-        for lane in self.closed.drain(..) {
-            self.lanes.remove(&lane);
+        if !self.closed.is_empty() {
+            self.tell();
+            for lane in self.closed.drain(..) {
+                self.lanes.remove(&lane);
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Partitions(reply, result) => reply.settle(result),
+            Answer::ProducerOpened(reply, result) => reply.settle(result),
+            Answer::Done(reply, result) => {
+                // The end of a close comes after the results that it waited for.
+                self.tell();
+                reply.settle(result);
+            }
+        }
+    }
+
+    /// Keeps a result for [`tell`](Self::tell), behind those of its lane.
+    fn settle(&mut self, settle: Settle) {
+        if self.settled.first().is_some_and(|first| first.lane != settle.lane) {
+            self.tell();
+        }
+        self.settled.push(settle);
+    }
+
+    /// Answers what was settled, all of a lane at once: a receipt a message would otherwise cost several locks and a
+    /// wake each. Called after each part of a turn.
+    fn tell(&mut self) {
+        let Some(first) = self.settled.first() else { return };
+        let lane = self.lanes.get(&first.lane);
+        let settled = std::mem::take(&mut self.settled);
+        if let Some(lane) = lane {
+            lane.settle(settled);
         }
     }
 
@@ -442,9 +485,9 @@ impl EventLoop {
     fn lane_closed(&mut self, id: LaneId) {
         let Some(lane) = self.lanes.get(&id) else { return };
         lane.permits.close();
-        let messages = lane.take();
-        if !messages.is_empty() {
-            self.engine.handle_command(clock::now(), Command::Admitted { lane: id, messages });
+        lane.take(&mut self.admitted);
+        if !self.admitted.is_empty() {
+            self.engine.handle_admitted(clock::now(), id, &mut self.admitted);
         }
         self.closed.push(id);
     }

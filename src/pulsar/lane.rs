@@ -53,59 +53,60 @@ impl Lane {
     }
 
     /// What was admitted and not taken yet. The loop's.
-    pub(super) fn take(&self) -> Vec<Admitted<Outgoing>> {
-        let mut messages = Vec::new();
-        self.permits.take(self.index, &mut messages);
-        messages
+    pub(super) fn take(&self, into: &mut Vec<Admitted<Outgoing>>) {
+        self.permits.take(self.index, into);
     }
 
-    /// Answers results that are fixed: waiting callers at once, callbacks by way of the pool. The loop's.
-    pub(super) fn settle(&self, settle: Settle) {
-        let Settle { members, outcome, .. } = settle;
-        let Some(last) = members.last() else { return };
-        let through = last.place;
-        let failure = match &outcome {
-            // What a blocking send returns to its caller is told; a flush tells the rest.
-            Outcome::Failed(error) => {
-                members.iter().find(|member| !member.waited_for).map(|member| (member.place, error.clone()))
+    /// Answers results that are fixed, in their order: waiting callers at once, callbacks by way of the pool. The
+    /// loop's.
+    pub(super) fn settle(&self, mut settles: Vec<Settle>) {
+        let members = || settles.iter().flat_map(|settle| &settle.members);
+        let count = members().count();
+        // Behind callbacks that still run, permits of messages without one take their turn.
+        let at_once = self.running.load(Ordering::Acquire) == 0
+            && !members().any(|member| matches!(member.reply, Reply::Callback(_)));
+        if at_once {
+            self.permits.released(count, members().map(|member| member.charge).sum());
+        }
+        let mut stored = None;
+        for Settle { members, outcome, .. } in &mut settles {
+            for (index, member) in members.iter_mut().enumerate() {
+                if let Reply::Completion(_) = member.reply {
+                    if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
+                        completion.settle(receipt(outcome, self.partition, index, member.sequence_id));
+                    }
+                }
             }
-            Outcome::Stored { .. } => {
-                self.last_stored.fetch_max(i64::try_from(last.sequence_id).unwrap_or(i64::MAX), Ordering::Relaxed);
-                None
+            let Some(last) = members.last() else { continue };
+            match outcome {
+                Outcome::Stored { .. } => stored = Some((last.place, last.sequence_id)),
+                Outcome::Failed(error) => {
+                    // What a blocking send returns to its caller is told; a flush tells the rest.
+                    let untold = members.iter().find(|member| !member.waited_for);
+                    self.permits.fixed(self.index, last.place, untold.map(|member| (member.place, error.clone())));
+                }
             }
-        };
-        let mut work = Receipts {
+        }
+        if let Some((through, sequence_id)) = stored {
+            self.last_stored.fetch_max(i64::try_from(sequence_id).unwrap_or(i64::MAX), Ordering::Relaxed);
+            self.permits.fixed(self.index, through, None);
+        }
+        if at_once {
+            self.permits.told(self.index, count);
+            return;
+        }
+        self.running.fetch_add(1, Ordering::AcqRel);
+        let work = Receipts {
             permits: Arc::clone(&self.permits),
             lane: self.index,
             partition: self.partition,
             running: Arc::clone(&self.running),
-            members: Vec::new().into_iter(),
-            next: 0,
-            outcome,
+            left: count,
+            settles: settles.into_iter(),
+            present: None,
             ran: 0,
             charge: 0,
         };
-        let mut members = members;
-        let callbacks = members.iter().any(|member| matches!(member.reply, Reply::Callback(_)));
-        // Behind callbacks that still run, permits of messages without one take their turn.
-        let at_once = !callbacks && self.running.load(Ordering::Acquire) == 0;
-        if at_once {
-            self.permits.released(members.len(), members.iter().map(|member| member.charge).sum());
-        }
-        for (index, member) in members.iter_mut().enumerate() {
-            if let Reply::Completion(_) = member.reply {
-                if let Reply::Completion(completion) = std::mem::replace(&mut member.reply, Reply::Answered) {
-                    completion.settle(work.result(index, member.sequence_id));
-                }
-            }
-        }
-        self.permits.fixed(self.index, through, failure);
-        if at_once {
-            self.permits.told(self.index, members.len());
-            return;
-        }
-        self.running.fetch_add(1, Ordering::AcqRel);
-        work.members = members.into_iter();
         self.callbacks.push(Box::new(work));
     }
 }
@@ -115,54 +116,75 @@ pub(super) fn partition_number(topic: &TopicName) -> i32 {
     topic.partition_index().and_then(|index| i32::try_from(index).ok()).unwrap_or(-1)
 }
 
-/// The callbacks of some neighbouring messages with one outcome.
+/// What the message at `index` of those that `outcome` is about is answered.
+fn receipt(outcome: &Outcome, partition: i32, index: usize, sequence_id: u64) -> Result<SendReceipt, Error> {
+    match outcome {
+        Outcome::Failed(error) => Err(error.clone()),
+        Outcome::Stored { message_id, attempts, first_index, batch_size } => {
+            let id = MessageId::new(message_id.ledger as i64, message_id.entry as i64, partition);
+            let id = match batch_size {
+                Some(size) => id.in_batch((first_index + index) as i32, *size as i32),
+                None => id,
+            };
+            Ok(SendReceipt { message_id: id, sequence_id, attempts: *attempts })
+        }
+    }
+}
+
+/// The callbacks of some neighbouring messages.
 struct Receipts {
     permits: Arc<Permits<Outgoing>>,
     lane: usize,
     partition: i32,
     running: Arc<AtomicUsize>,
-    members: std::vec::IntoIter<Member>,
-    /// Index of the next member among those that the outcome is about.
-    next: usize,
-    outcome: Outcome,
+    /// Callbacks that have not run.
+    left: usize,
+    settles: std::vec::IntoIter<Settle>,
+    present: Option<Present>,
     /// Callbacks that returned since the last turn, and what their messages were charged.
     ran: usize,
     charge: usize,
 }
 
+/// The messages of one outcome whose callbacks run now.
+struct Present {
+    outcome: Outcome,
+    /// Index of the next member among those that the outcome is about.
+    next: usize,
+    members: smallvec::IntoIter<[Member; 1]>,
+}
+
 impl Receipts {
-    fn result(&self, index: usize, sequence_id: u64) -> Result<SendReceipt, Error> {
-        match &self.outcome {
-            Outcome::Failed(error) => Err(error.clone()),
-            Outcome::Stored { message_id, attempts, first_index, batch_size } => {
-                let id = MessageId::new(message_id.ledger as i64, message_id.entry as i64, self.partition);
-                let id = match batch_size {
-                    Some(size) => id.in_batch((first_index + index) as i32, *size as i32),
-                    None => id,
-                };
-                Ok(SendReceipt { message_id: id, sequence_id, attempts: *attempts })
+    fn next(&mut self) -> Option<(usize, Member)> {
+        loop {
+            if let Some(present) = &mut self.present {
+                if let Some(member) = present.members.next() {
+                    present.next += 1;
+                    return Some((present.next - 1, member));
+                }
             }
+            let Settle { members, outcome, .. } = self.settles.next()?;
+            self.present = Some(Present { outcome, next: 0, members: members.into_iter() });
         }
     }
 }
 
 impl CallbackWork for Receipts {
     fn run_next(&mut self) -> bool {
-        let Some(member) = self.members.next() else { return false };
-        let index = self.next;
-        self.next += 1;
+        let Some((index, member)) = self.next() else { return false };
         // Counted before the call, which may panic: its permit comes back all the same.
+        self.left = self.left.saturating_sub(1);
         self.ran += 1;
         self.charge += member.charge;
-        if let Reply::Callback(callback) = member.reply {
-            callback(self.result(index, member.sequence_id));
+        if let (Reply::Callback(callback), Some(present)) = (member.reply, &self.present) {
+            callback(receipt(&present.outcome, self.partition, index, member.sequence_id));
         }
         true
     }
 
     fn turn_over(&mut self) {
         if self.ran > 0 {
-            if self.members.len() == 0 {
+            if self.left == 0 {
                 // Before the permits: who is woken by them may be the next to settle.
                 self.running.fetch_sub(1, Ordering::AcqRel);
             }
@@ -171,6 +193,6 @@ impl CallbackWork for Receipts {
     }
 
     fn callbacks(&self) -> usize {
-        self.members.len()
+        self.left
     }
 }

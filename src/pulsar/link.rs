@@ -14,7 +14,7 @@ use super::wire::frame::next_frame;
 use crate::error::{Error, ErrorKind};
 
 /// Bytes asked of the socket at a time.
-const READ_CHUNK: usize = 64 * 1024;
+pub(super) const READ_CHUNK: usize = 64 * 1024;
 /// Bytes that one link may read in one turn of the loop, so that it starves nobody.
 const READ_TURN: usize = 1024 * 1024;
 /// The kernel gives up on unacknowledged data after this long; pings find a dead peer earlier.
@@ -27,6 +27,8 @@ pub(super) struct Link {
     connected: bool,
     /// The socket may have bytes that were not read yet.
     pub readable: bool,
+    /// The peer has closed its side, so that the end of the stream stands behind the bytes.
+    pub ended: bool,
     /// The socket took everything that it was offered.
     pub writable: bool,
     read: BytesMut,
@@ -53,6 +55,7 @@ impl Link {
             peer: address,
             connected: false,
             readable: false,
+            ended: false,
             writable: false,
             read: BytesMut::new(),
             write: WriteBuffer::default(),
@@ -88,21 +91,23 @@ impl Link {
         Ok(true)
     }
 
-    /// Reads what there is, up to a turn's worth.
-    pub(super) fn read(&mut self) -> ReadTurn {
+    /// Reads what there is, up to a turn's worth. `chunk` is where the socket writes; what it holds is of no account.
+    pub(super) fn read(&mut self, chunk: &mut [u8]) -> ReadTurn {
         let mut taken = 0;
         while taken < READ_TURN {
-            let filled = self.read.len();
-            self.read.resize(filled + READ_CHUNK, 0);
-            let result = match self.read.get_mut(filled..) {
-                Some(room) => self.stream.read(room),
-                None => Ok(0),
-            };
-            self.read.truncate(filled + result.as_ref().map_or(0, |count| (*count).min(READ_CHUNK)));
-            match result {
+            match self.stream.read(chunk) {
                 Ok(0) => return ReadTurn::Lost(self.lost("the broker closed the connection")),
-                // On after a short read: the end of the stream may be behind it and raises no event of its own.
-                Ok(count) => taken += count,
+                Ok(count) => {
+                    let bytes = chunk.get(..count).unwrap_or_default();
+                    self.read.extend_from_slice(bytes);
+                    taken += count;
+                    // A short read took all there was; what comes later raises an event of its own. Only an end of
+                    // the stream that was told with these bytes is told once.
+                    if count < chunk.len() && !self.ended {
+                        self.readable = false;
+                        return ReadTurn::Drained;
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.readable = false;
                     return ReadTurn::Drained;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::error::{Error, ErrorKind};
 use crate::pending::Completion;
@@ -142,11 +143,6 @@ pub(crate) enum Command {
         lanes: Vec<(LaneId, String)>,
         due: Instant,
         reply: Completion<ProducerOpened>,
-    },
-    /// Messages admitted to a lane, in order.
-    Admitted {
-        lane: LaneId,
-        messages: Vec<Admitted<Outgoing>>,
     },
     /// Send what is admitted up to now without waiting for batches to fill.
     Flush {
@@ -309,6 +305,24 @@ pub(crate) struct Member {
     pub reply: Reply,
 }
 
+impl Member {
+    /// What is left of a message without its content.
+    pub(super) fn of(Admitted { ticket, item }: Admitted<Outgoing>) -> Self {
+        Self {
+            place: ticket.place,
+            sequence_id: ticket.sequence_id,
+            called_at: ticket.called_at,
+            due: ticket.due,
+            charge: ticket.charge,
+            waited_for: item.urgent,
+            reply: item.reply,
+        }
+    }
+}
+
+/// The messages of a frame; without batches there is one.
+pub(crate) type Members = SmallVec<[Member; 1]>;
+
 /// The result of some neighbouring messages of a lane.
 pub(crate) enum Outcome {
     /// `first_index` is the place in the stored batch of the first member; members before it had timed out.
@@ -324,7 +338,7 @@ pub(crate) enum Outcome {
 /// Results that are fixed, in the lane's order. The shell answers, runs callbacks, and returns permits.
 pub(crate) struct Settle {
     pub lane: LaneId,
-    pub members: Vec<Member>,
+    pub members: Members,
     pub outcome: Outcome,
 }
 

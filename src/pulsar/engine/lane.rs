@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::attachment::Attachment;
-use super::batch;
-use super::event::{LaneId, Member, Outcome, Outgoing, ProducerId, ProducerSpec, Settle};
+use super::event::{LaneId, Member, Members, Outcome, Outgoing, ProducerId, ProducerSpec, Settle};
 use crate::error::{Delivery, Error, ErrorKind};
 use crate::policy::admission::Admitted;
 use crate::pulsar::wire::command::{MessageIdData, SendReceipt};
@@ -24,7 +23,7 @@ pub(super) struct Lane {
     pub name: Option<String>,
     pub topic_epoch: Option<u64>,
     /// Admitted and not yet encoded. A message that is due is left out, whatever its link does.
-    pub queue: VecDeque<Admitted<Outgoing>>,
+    pub queue: VecDeque<Waiting>,
     /// Estimated bytes of the queue as batches, and how many of it cannot be batched.
     pub queue_bytes: usize,
     pub lone: usize,
@@ -44,6 +43,15 @@ pub(super) struct Lane {
     pub failed: Option<Error>,
 }
 
+/// A message that is not encoded yet.
+pub(super) struct Waiting {
+    pub message: Admitted<Outgoing>,
+    /// The bytes that it takes in a batch, at most.
+    pub size: usize,
+    /// It cannot share a batch.
+    pub alone: bool,
+}
+
 /// A frame and the messages in it. Frozen: it is resent whole and unchanged.
 pub(super) struct Flight {
     pub sequence_id: u64,
@@ -53,7 +61,7 @@ pub(super) struct Flight {
     pub size: usize,
     /// How many messages are in the frame; those that timed out since are no longer members.
     pub count: usize,
-    pub members: Vec<Member>,
+    pub members: Members,
     pub attempts: u32,
     /// The broker refused it before, and it was sent once more.
     pub refused: bool,
@@ -77,7 +85,7 @@ impl Lane {
     /// When the oldest message without a result is due.
     pub(super) fn oldest_due(&self) -> Option<Instant> {
         let flying = self.flights.front().and_then(|flight| flight.members.first()).map(|member| member.due);
-        flying.or_else(|| self.queue.front().map(|message| message.ticket.due)).flatten()
+        flying.or_else(|| self.queue.front().map(|waiting| waiting.message.ticket.due)).flatten()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -156,7 +164,7 @@ impl Lane {
             if count == 0 {
                 return;
             }
-            let members: Vec<Member> = front.members.drain(..count).collect();
+            let members: Members = front.members.drain(..count).collect();
             let emptied = front.members.is_empty();
             let fate = if mutant!(DoubtIsDenied) { Delivery::NotSent } else { Delivery::Unknown };
             let error = timeout(&self.topic, &members).with_delivery(fate).with_attempts(front.attempts);
@@ -169,7 +177,7 @@ impl Lane {
             self.handed = self.handed.saturating_sub(1);
             self.settle_front(into);
         }
-        let count = self.queue.iter().take_while(|message| due(message.ticket.due, now)).count();
+        let count = self.queue.iter().take_while(|waiting| due(waiting.message.ticket.due, now)).count();
         if count > 0 {
             let members = self.take_queue(count);
             let error = timeout(&self.topic, &members);
@@ -206,23 +214,13 @@ impl Lane {
     }
 
     /// Takes the first `count` messages off the queue, dropping their contents.
-    pub(super) fn take_queue(&mut self, count: usize) -> Vec<Member> {
-        let mut members = Vec::with_capacity(count);
-        for Admitted { ticket, item } in self.queue.drain(..count.min(self.queue.len())) {
-            let size = batch::size_of(&item.content);
-            self.queue_bytes = self.queue_bytes.saturating_sub(size);
-            if batch::goes_alone(&item.content, size, self.spec.batching) {
-                self.lone = self.lone.saturating_sub(1);
-            }
-            members.push(Member {
-                place: ticket.place,
-                sequence_id: ticket.sequence_id,
-                called_at: ticket.called_at,
-                due: ticket.due,
-                charge: ticket.charge,
-                waited_for: item.urgent,
-                reply: item.reply,
-            });
+    pub(super) fn take_queue(&mut self, count: usize) -> Members {
+        let count = count.min(self.queue.len());
+        let mut members = Members::with_capacity(count);
+        for waiting in self.queue.drain(..count) {
+            self.queue_bytes = self.queue_bytes.saturating_sub(waiting.size);
+            self.lone = self.lone.saturating_sub(usize::from(waiting.alone));
+            members.push(Member::of(waiting.message));
         }
         members
     }

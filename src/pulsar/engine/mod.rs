@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind};
+use crate::policy::admission::Admitted;
 use crate::policy::deadline::DeadlineQueue;
 use crate::policy::now::Now;
 use crate::policy::rng::Rng;
 use crate::pulsar::service_url::HostPort;
 use crate::pulsar::wire::command as wire;
-use crate::pulsar::wire::payload::BatchWriter;
 
 mod ack;
 mod attach;
@@ -38,9 +38,10 @@ mod transmit;
 pub(crate) mod write_buffer;
 
 use attachment::Owner;
+use batch::Writers;
 use connection::Connection;
 use consumer::{Consumer, Part};
-use event::{Action, Command, ConsumerId, DeadlineKey, LaneId, LinkId, PartId, ProducerId};
+use event::{Action, Command, ConsumerId, DeadlineKey, LaneId, LinkId, Outgoing, PartId, ProducerId};
 use lane::Lane;
 use lookup::Lookup;
 use operation::Operation;
@@ -110,7 +111,7 @@ pub(crate) struct Engine {
     timers: DeadlineQueue<LoopTimer>,
     /// Links that may have something to transmit.
     dirty: Vec<LinkId>,
-    batch_writer: BatchWriter,
+    writers: Writers,
     next_link: u64,
     next_request: u64,
     next_lookup: u64,
@@ -140,7 +141,7 @@ impl Engine {
             parts: BTreeMap::new(),
             timers: DeadlineQueue::new(),
             dirty: Vec::new(),
-            batch_writer: BatchWriter::new(),
+            writers: Writers::default(),
             next_link: 0,
             next_request: 0,
             next_lookup: 0,
@@ -150,6 +151,11 @@ impl Engine {
         }
     }
 
+    /// Messages admitted to a lane, in order. They are taken out; the vector's room stays with the caller.
+    pub(crate) fn handle_admitted(&mut self, now: Now, lane: LaneId, messages: &mut Vec<Admitted<Outgoing>>) {
+        self.admitted(now.instant, lane, messages);
+    }
+
     /// A call of a user.
     pub(crate) fn handle_command(&mut self, now: Now, command: Command) {
         match command {
@@ -157,7 +163,6 @@ impl Engine {
             Command::OpenProducer { producer, spec, lanes, due, reply } => {
                 self.open_producer(now.instant, producer, spec, lanes, due, reply);
             }
-            Command::Admitted { lane, messages } => self.admitted(now.instant, lane, messages),
             Command::Flush { producer } => self.flush_producer(now.instant, producer),
             Command::CloseProducer { producer, flush_until, due, reply } => {
                 self.close_producer(now.instant, producer, flush_until, due, reply);

@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn admitted(&mut self, now: Instant, id: LaneId, messages: Vec<Admitted<Outgoing>>) {
+    pub(super) fn admitted(&mut self, now: Instant, id: LaneId, messages: &mut Vec<Admitted<Outgoing>>) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             self.turn_away(id, messages);
             return;
@@ -161,19 +161,8 @@ impl Engine {
     }
 
     /// Messages that were admitted while their lane ended: the lane's end and their hand-over crossed.
-    fn turn_away(&mut self, lane: LaneId, messages: Vec<Admitted<Outgoing>>) {
-        let members = messages
-            .into_iter()
-            .map(|Admitted { ticket, item }| Member {
-                place: ticket.place,
-                sequence_id: ticket.sequence_id,
-                called_at: ticket.called_at,
-                due: ticket.due,
-                charge: ticket.charge,
-                waited_for: item.urgent,
-                reply: item.reply,
-            })
-            .collect();
+    fn turn_away(&mut self, lane: LaneId, messages: &mut Vec<Admitted<Outgoing>>) {
+        let members = messages.drain(..).map(Member::of).collect();
         let outcome = Outcome::Failed(Error::new(ErrorKind::Closed, "the producer is closed"));
         self.act(Action::Settle(Settle { lane, members, outcome }));
     }

@@ -43,9 +43,7 @@ impl Engine {
         let mut handed = 0;
         while handed == 0 {
             let all_handed = lane.handed >= lane.flights.len();
-            if all_handed
-                && (lane.readiness(now.instant) != Readiness::Now || !lane.freeze(now, &mut self.batch_writer))
-            {
+            if all_handed && (lane.readiness(now.instant) != Readiness::Now || !lane.freeze(now, &mut self.writers)) {
                 break;
             }
             let Some(flight) = lane.flights.get_mut(lane.handed) else { break };

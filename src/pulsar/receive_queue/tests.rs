@@ -39,13 +39,13 @@ fn queue() -> (Arc<ReceiveQueue>, EventLoop) {
 }
 
 fn batch(session: u32, count: u64) -> Delivery {
-    let mut writer = BatchWriter::new();
+    let mut writer = BatchWriter::default();
     for id in 0..count {
         writer.push(id, &Content { payload: Bytes::from_static(b"x"), extras: None });
     }
     let header = SendHeader { producer_id: 1, producer_name: "p", sequence_id: 0, publish_time_ms: 0 };
     let mut frame = Vec::new();
-    writer.finish(&header, count - 1, Compression::None, &mut frame).unwrap();
+    writer.finish_into(&header, count - 1, Compression::None, &mut frame).unwrap();
     let frame = next_frame(&mut BytesMut::from(&frame[..]), 1 << 24).unwrap().unwrap();
     let wire::Command::Send(send) = wire::decode(frame).unwrap() else { panic!("a SEND") };
     Delivery {

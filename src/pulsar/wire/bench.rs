@@ -14,7 +14,6 @@ pub struct Batches {
     writer: BatchWriter,
     contents: Vec<Content>,
     compression: Compression,
-    out: Vec<u8>,
 }
 
 impl Batches {
@@ -22,23 +21,21 @@ impl Batches {
         // Bodies that differ a little, as real ones do.
         let content = |i: usize| Content { payload: (0..size).map(|j| (i * j) as u8 & 15).collect(), extras: None };
         let contents = (0..messages).map(content).collect();
-        Self { writer: BatchWriter::new(), contents, compression, out: Vec::new() }
+        Self { writer: BatchWriter::default(), contents, compression }
     }
 
     /// The frame of one batch.
-    pub fn write(&mut self) -> &[u8] {
-        self.out.clear();
+    pub fn write(&mut self) -> Bytes {
         let mut sequence_id = 1_000_000;
         let header =
             SendHeader { producer_id: 1, producer_name: "bench-1-1", sequence_id, publish_time_ms: 1_700_000_000_000 };
+        let bytes = self.contents.iter().map(BatchWriter::single_size).sum();
+        self.writer.start(header.producer_name, bytes);
         for content in &self.contents {
             self.writer.push(sequence_id, content);
             sequence_id += 1;
         }
-        match self.writer.finish(&header, sequence_id - 1, self.compression, &mut self.out) {
-            Ok(_) => &self.out,
-            Err(_) => &[],
-        }
+        self.writer.finish(&header, sequence_id - 1, self.compression).map_or_else(|_| Bytes::new(), |(frame, _)| frame)
     }
 }
 

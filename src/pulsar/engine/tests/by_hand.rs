@@ -183,7 +183,7 @@ impl Hand {
     }
 
     fn admit(&mut self, places: std::ops::RangeInclusive<u64>) {
-        let messages = places
+        let mut messages: Vec<_> = places
             .map(|place| Admitted {
                 ticket: Ticket {
                     lane: 0,
@@ -200,7 +200,7 @@ impl Hand {
                 },
             })
             .collect();
-        self.command(Command::Admitted { lane: LANE, messages });
+        self.engine.handle_admitted(Now { instant: self.now, unix_ms: 0 }, LANE, &mut messages);
     }
 
     fn receipt(&mut self, sequence_id: u64) {

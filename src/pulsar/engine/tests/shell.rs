@@ -289,7 +289,7 @@ impl World {
         }
         self.trace.note(self.now, "take", producer as u64 * 10 + lane as u64, messages.len() as u64);
         let id = self.producers[producer].lanes[lane].id;
-        self.engine.handle_command(now, Command::Admitted { lane: id, messages });
+        self.engine.handle_admitted(now, id, &mut messages);
         self.drain();
     }
 

@@ -7,7 +7,8 @@ use super::Send;
 use super::{Ack, MessageIdData};
 #[cfg(any(test, feature = "testkit"))]
 use super::{Message, SendReceipt};
-use crate::pulsar::wire::field::{put_bool, put_i32, put_message, put_u64, reserve_word, set_length};
+use crate::pulsar::wire::field::{put_bool, put_i32, put_message, put_u64, reserve_word, set_length, set_word};
+use crate::pulsar::wire::frame::WORD;
 use crate::pulsar::wire::pb::{self, base_command::Type};
 
 /// Any command without an entry.
@@ -17,7 +18,7 @@ pub(crate) fn encode(command: &pb::BaseCommand, out: &mut Vec<u8>) {
     // Only a missing required field can fail, and our constructors set them all.
     debug_assert!(written.is_ok(), "{written:?}");
     end_command(out, start);
-    end_frame(out, start);
+    end_frame(out, start, 0);
 }
 
 pub(crate) fn encode_ping(out: &mut Vec<u8>) {
@@ -84,7 +85,7 @@ pub(crate) fn encode_message(message: &Message, out: &mut Vec<u8>) {
     });
     end_command(out, start);
     out.extend_from_slice(&message.entry);
-    end_frame(out, start);
+    end_frame(out, start, 0);
 }
 
 /// With its entry, which already holds checksum and metadata.
@@ -94,7 +95,7 @@ pub(crate) fn encode_send(send: &Send, out: &mut Vec<u8>) {
     put_send(out, send.producer_id, send.sequence_id, send.num_messages, send.highest_sequence_id, send.is_chunk);
     end_command(out, start);
     out.extend_from_slice(&send.entry);
-    end_frame(out, start);
+    end_frame(out, start, 0);
 }
 
 /// The SEND command alone, between [`begin`] and [`end_command`].
@@ -134,16 +135,17 @@ pub(in crate::pulsar::wire) fn end_command(out: &mut [u8], start: usize) {
     set_length(out, start + 4);
 }
 
-/// Fills in the frame's size.
-pub(in crate::pulsar::wire) fn end_frame(out: &mut [u8], start: usize) {
-    set_length(out, start);
+/// Fills in the size of a frame that goes on with `rest` bytes behind `out`.
+pub(in crate::pulsar::wire) fn end_frame(out: &mut [u8], start: usize, rest: usize) {
+    let length = out.len().saturating_sub(start + WORD).saturating_add(rest);
+    set_word(out, start, length as u32);
 }
 
 fn simple(out: &mut Vec<u8>, kind: Type, body: impl FnOnce(&mut Vec<u8>)) {
     let start = begin(out);
     put_command(out, kind, body);
     end_command(out, start);
-    end_frame(out, start);
+    end_frame(out, start, 0);
 }
 
 /// A BaseCommand: its type, and the part that the type names, whose number is the type's.

@@ -1,5 +1,7 @@
 //! Writes whole SEND frames.
 
+use bytes::Bytes;
+
 use super::{CHECKSUM_MAGIC, Content, Extras, Key, base64};
 use crate::pulsar::wire::command::{begin, end_command, end_frame, put_send};
 use crate::pulsar::wire::compress::{CompressError, Compression, compress};
@@ -36,8 +38,11 @@ pub(crate) fn encode_single_send(
     out: &mut Vec<u8>,
 ) -> Result<usize, CompressError> {
     let packed = content.extras.as_ref().and_then(|extras| extras.packed);
-    let frame = Frame { header, num_messages: 1, highest_sequence_id: None, body: content.body(), compression, packed };
-    frame.write(out, |out| {
+    let body = content.body();
+    let uncompressed = packed.map_or(body.len(), |size| usize::try_from(size).unwrap_or(usize::MAX));
+    let frame = Frame { header, num_messages: 1, highest_sequence_id: None, uncompressed, compression };
+    let start = out.len();
+    let written = frame.write(out, packed.is_some(), body, |out| {
         if let Some(extras) = content.extras.as_deref() {
             put_properties(out, 4, &extras.properties);
             put_keys(out, extras, KeyFields { key: 6, is_base64: 17, ordering_key: 18 });
@@ -51,26 +56,47 @@ pub(crate) fn encode_single_send(
                 put_bool(out, 25, true);
             }
         }
-    })
+    });
+    if written.is_err() {
+        out.truncate(start);
+    }
+    written
 }
 
 /// Collects the messages of a batch and writes its frame. Made once and used again.
+///
+/// What goes before the messages is known only after the last one, so room is left for it in front of them: they
+/// are written where they stay.
 #[derive(Debug, Default)]
 pub(crate) struct BatchWriter {
+    /// Room for the head, and the messages.
     body: Vec<u8>,
+    room: usize,
     count: i32,
     /// Key and ordering key of the first message, as fields of the entry's metadata.
     keys: Vec<u8>,
+    head: Vec<u8>,
 }
 
 impl BatchWriter {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    /// Starts a batch of messages that take about `bytes`, for a producer of this name.
+    pub(crate) fn start(&mut self, producer_name: &str, bytes: usize) {
+        self.clear();
+        self.room = HEADER_ROOM + producer_name.len();
+        self.body.reserve(self.room + bytes);
+        self.body.resize(self.room, 0);
     }
 
     /// Adds a message. Its `deliver_at` is not written: such a message must travel alone.
     pub(crate) fn push(&mut self, sequence_id: u64, content: &Content) {
         let payload = content.body();
+        if self.count == 0 {
+            if let Some(extras) = content.extras.as_deref() {
+                put_keys(&mut self.keys, extras, KeyFields { key: 6, is_base64: 17, ordering_key: 18 });
+                self.room += self.keys.len();
+                self.body.resize(self.room, 0);
+            }
+        }
         let out = &mut self.body;
         out.reserve(SINGLE_ROOM + payload.len());
         let size = reserve_word(out);
@@ -82,9 +108,6 @@ impl BatchWriter {
             }
             if extras.null_value {
                 put_bool(out, 9, true);
-            }
-            if self.count == 0 {
-                put_keys(&mut self.keys, extras, KeyFields { key: 6, is_base64: 17, ordering_key: 18 });
             }
         }
         put_i32(out, 3, i32::try_from(payload.len()).unwrap_or(i32::MAX));
@@ -101,8 +124,9 @@ impl BatchWriter {
     }
 
     /// Bytes so far, before compression and without the entry's own metadata.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.body.len()
+        self.body.len().saturating_sub(self.room)
     }
 
     #[cfg(test)]
@@ -127,30 +151,58 @@ impl BatchWriter {
         size
     }
 
-    /// Appends the frame and starts afresh, also after an error; then `out` is as it was. Returns the size that
-    /// the broker's limit is about: metadata and payload after compression.
+    /// The frame, and the size that the broker's limit is about: metadata and payload after compression. Starts
+    /// afresh, also after an error.
     pub(crate) fn finish(
+        &mut self,
+        header: &SendHeader<'_>,
+        highest_sequence_id: u64,
+        compression: Compression,
+    ) -> Result<(Bytes, usize), CompressError> {
+        let count = self.count;
+        let messages = self.body.get(self.room..).unwrap_or_default();
+        let highest = Some(highest_sequence_id);
+        let uncompressed = messages.len();
+        let frame = Frame { header, num_messages: count, highest_sequence_id: highest, uncompressed, compression };
+        let metadata = |out: &mut Vec<u8>| {
+            out.extend_from_slice(&self.keys);
+            put_i32(out, 11, count);
+            put_u64(out, 24, highest_sequence_id);
+        };
+        self.head.clear();
+        if compression == Compression::None || messages.is_empty() {
+            let marks = frame.begin(&mut self.head, metadata);
+            let size = frame.end(&mut self.head, marks, messages)?;
+            if let Some(unused) = self.room.checked_sub(self.head.len()) {
+                if let Some(room) = self.body.get_mut(unused..self.room) {
+                    room.copy_from_slice(&self.head);
+                }
+                let written = std::mem::take(&mut self.body);
+                self.clear();
+                return Ok((Bytes::from(written).slice(unused..), size));
+            }
+            // Only if the reckoning above misses a field.
+            self.head.extend_from_slice(messages);
+            self.clear();
+            return Ok((Bytes::copy_from_slice(&self.head), size));
+        }
+        let size = frame.write(&mut self.head, false, messages, metadata);
+        self.clear();
+        Ok((Bytes::copy_from_slice(&self.head), size?))
+    }
+
+    /// As [`finish`](Self::finish), appended to `out`.
+    #[cfg(test)]
+    pub(crate) fn finish_into(
         &mut self,
         header: &SendHeader<'_>,
         highest_sequence_id: u64,
         compression: Compression,
         out: &mut Vec<u8>,
     ) -> Result<usize, CompressError> {
-        let frame = Frame {
-            header,
-            num_messages: self.count,
-            highest_sequence_id: Some(highest_sequence_id),
-            body: &self.body,
-            compression,
-            packed: None,
-        };
-        let written = frame.write(out, |out| {
-            out.extend_from_slice(&self.keys);
-            put_i32(out, 11, self.count);
-            put_u64(out, 24, highest_sequence_id);
-        });
-        self.clear();
-        written
+        let (frame, size) = self.finish(header, highest_sequence_id, compression)?;
+        out.extend_from_slice(&frame);
+        Ok(size)
     }
 
     /// Forgets the messages.
@@ -158,6 +210,7 @@ impl BatchWriter {
         self.body.clear();
         self.keys.clear();
         self.count = 0;
+        self.room = 0;
     }
 }
 
@@ -166,38 +219,46 @@ struct Frame<'a> {
     header: &'a SendHeader<'a>,
     num_messages: i32,
     highest_sequence_id: Option<u64>,
-    body: &'a [u8],
+    /// The size of the body before it was compressed.
+    uncompressed: usize,
     compression: Compression,
-    /// The body is compressed already, and was so large before.
-    packed: Option<u32>,
+}
+
+/// Where in a frame the words stand that are filled in last.
+struct Marks {
+    start: usize,
+    checksum: usize,
+    size: usize,
 }
 
 impl Frame<'_> {
-    fn write(&self, out: &mut Vec<u8>, metadata: impl FnOnce(&mut Vec<u8>)) -> Result<usize, CompressError> {
-        if self.body.len() > MAX_BODY {
-            return Err(CompressError::TooLarge);
-        }
-        let start = out.len();
-        let written = self.write_all(out, start, metadata);
-        if written.is_err() {
-            out.truncate(start);
-        }
-        written
-    }
-
-    fn write_all(
+    /// Appends the frame; on an error `out` holds a part of it. A body that is `packed` is compressed already.
+    fn write(
         &self,
         out: &mut Vec<u8>,
-        start: usize,
+        packed: bool,
+        body: &[u8],
         metadata: impl FnOnce(&mut Vec<u8>),
     ) -> Result<usize, CompressError> {
-        let header = self.header;
-        // Nothing to gain on nothing, and an empty body then needs no care on the other side.
-        let compression = if self.body.is_empty() { Compression::None } else { self.compression };
-        let as_is = compression == Compression::None || self.packed.is_some();
-        let body_room = if as_is { self.body.len() } else { 0 };
-        out.reserve(HEADER_ROOM + header.producer_name.len() + body_room);
+        if body.len() > MAX_BODY {
+            return Err(CompressError::TooLarge);
+        }
+        let as_is = packed || self.compression() == Compression::None;
+        out.reserve(HEADER_ROOM + self.header.producer_name.len() + if as_is { body.len() } else { 0 });
+        let marks = self.begin(out, metadata);
+        compress(if as_is { Compression::None } else { self.compression }, body, out)?;
+        self.end(out, marks, &[])
+    }
 
+    /// Nothing to gain on nothing, and an empty body then needs no care on the other side.
+    fn compression(&self) -> Compression {
+        if self.uncompressed == 0 { Compression::None } else { self.compression }
+    }
+
+    /// Appends everything before the body.
+    fn begin(&self, out: &mut Vec<u8>, metadata: impl FnOnce(&mut Vec<u8>)) -> Marks {
+        let header = self.header;
+        let start = out.len();
         begin(out);
         put_send(out, header.producer_id, header.sequence_id, self.num_messages, self.highest_sequence_id, false);
         end_command(out, start);
@@ -208,21 +269,25 @@ impl Frame<'_> {
         put_bytes(out, 1, header.producer_name.as_bytes());
         put_u64(out, 2, header.sequence_id);
         put_u64(out, 3, header.publish_time_ms);
+        let compression = self.compression();
         if compression != Compression::None {
             put_i32(out, 8, compression.number());
         }
-        put_u64(out, 9, self.packed.map_or(self.body.len() as u64, u64::from));
+        put_u64(out, 9, self.uncompressed as u64);
         metadata(out);
         set_length(out, size);
-        compress(if as_is { Compression::None } else { compression }, self.body, out)?;
+        Marks { start, checksum, size }
+    }
 
-        let counted = out.len() - size - WORD;
+    /// Fills in sizes and checksum, where `rest` is what follows `out`.
+    fn end(&self, out: &mut [u8], marks: Marks, rest: &[u8]) -> Result<usize, CompressError> {
+        let counted = out.len().saturating_sub(marks.size + WORD).saturating_add(rest.len());
         if counted > MAX_BODY {
             return Err(CompressError::TooLarge);
         }
-        let sum = crc32c::crc32c(out.get(size..).unwrap_or_default());
-        set_word(out, checksum, sum);
-        end_frame(out, start);
+        let sum = crc32c::crc32c(out.get(marks.size..).unwrap_or_default());
+        set_word(out, marks.checksum, crc32c::crc32c_append(sum, rest));
+        end_frame(out, marks.start, rest.len());
         Ok(counted)
     }
 }

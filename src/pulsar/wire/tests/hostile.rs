@@ -84,9 +84,9 @@ fn valid_frame() -> impl Strategy<Value = Vec<u8>> {
             encode_single_send(&header, &content, codec, out).unwrap();
         })),
         (vec(content(), 1..5), prop::sample::select(codecs())).prop_map(move |(contents, codec)| framed(|out| {
-            let mut batch = BatchWriter::new();
+            let mut batch = BatchWriter::default();
             contents.iter().for_each(|content| batch.push(1, content));
-            batch.finish(&header, 1, codec, out).unwrap();
+            batch.finish_into(&header, 1, codec, out).unwrap();
         })),
     ]
 }

@@ -93,10 +93,10 @@ fn a_bare_message_byte_for_byte() {
 
 #[test]
 fn a_batch_of_one_is_marked_as_a_batch() {
-    let mut batch = BatchWriter::new();
+    let mut batch = BatchWriter::default();
     batch.push(40, &Content { payload: Bytes::from_static(b"hi"), extras: None });
     let mut out = Vec::new();
-    batch.finish(&HEADER, 40, Compression::None, &mut out).unwrap();
+    batch.finish_into(&HEADER, 40, Compression::None, &mut out).unwrap();
     let (send, metadata, payload) = sent(&out);
     assert_eq!((send.num_messages, send.highest_sequence_id), (1, Some(40)));
     assert_eq!(metadata.num_messages_in_batch, Some(1));
@@ -116,10 +116,10 @@ fn no_value_has_no_body() {
         assert!(payload.is_empty() && metadata.null_value());
         assert_eq!(metadata.compression(), pb::CompressionType::NONE);
     }
-    let mut batch = BatchWriter::new();
+    let mut batch = BatchWriter::default();
     batch.push(1, &content);
     out.clear();
-    batch.finish(&HEADER, 1, Compression::None, &mut out).unwrap();
+    batch.finish_into(&HEADER, 1, Compression::None, &mut out).unwrap();
     let item = BatchReader::new(sent(&out).2, 1).next().unwrap().unwrap();
     assert!(item.metadata.null_value && item.payload.is_empty());
 }
@@ -137,9 +137,9 @@ fn a_missing_codec_leaves_everything_as_it_was() {
         let mut out = b"before".to_vec();
         let unsupported = Err(CompressError::Unsupported(compression));
         assert_eq!(encode_single_send(&HEADER, &content, compression, &mut out), unsupported);
-        let mut batch = BatchWriter::new();
+        let mut batch = BatchWriter::default();
         batch.push(1, &content);
-        assert_eq!(batch.finish(&HEADER, 1, compression, &mut out), unsupported);
+        assert_eq!(batch.finish_into(&HEADER, 1, compression, &mut out), unsupported);
         assert!(batch.is_empty() && batch.bytes() == 0);
         assert_eq!(out, b"before");
     }
@@ -181,10 +181,10 @@ proptest! {
         first in number(),
         before in vec(any::<u8>(), 0..9),
     ) {
-        let mut batch = BatchWriter::new();
+        let mut batch = BatchWriter::default();
         // What was there before leaves nothing behind.
         batch.push(1, &contents[0]);
-        batch.finish(&HEADER, 1, codec, &mut Vec::new()).unwrap();
+        batch.finish_into(&HEADER, 1, codec, &mut Vec::new()).unwrap();
         prop_assert!(batch.is_empty());
 
         for (i, content) in contents.iter().enumerate() {
@@ -197,7 +197,7 @@ proptest! {
         let mut out = before.clone();
         let highest = first.wrapping_add(contents.len() as u64 - 1);
         let header = SendHeader { sequence_id: first, ..HEADER };
-        let size = batch.finish(&header, highest, codec, &mut out).unwrap();
+        let size = batch.finish_into(&header, highest, codec, &mut out).unwrap();
         prop_assert_eq!(&out[..before.len()], &before);
 
         let (send, metadata, payload) = sent(&out[before.len()..]);
@@ -417,11 +417,11 @@ fn a_batch_that_claims_too_much_is_refused_at_once() {
 /// Payloads are views, not copies.
 #[test]
 fn reading_shares_memory() {
-    let mut batch = BatchWriter::new();
+    let mut batch = BatchWriter::default();
     batch.push(1, &Content { payload: Bytes::from(vec![1; 100]), extras: None });
     batch.push(2, &Content { payload: Bytes::from(vec![2; 100]), extras: None });
     let mut out = Vec::new();
-    batch.finish(&HEADER, 2, Compression::None, &mut out).unwrap();
+    batch.finish_into(&HEADER, 2, Compression::None, &mut out).unwrap();
     let frame = only_frame(&out);
     let range = frame.as_ptr_range();
     let Command::Send(send) = decode(frame).unwrap() else { panic!("a SEND") };

@@ -194,13 +194,13 @@ impl Client {
 
     /// One batch; the first message has `sequence_id`.
     pub(super) fn publish_batch(&mut self, id: u64, sequence_id: u64, bodies: &[&str]) {
-        let mut batch = BatchWriter::new();
+        let mut batch = BatchWriter::default();
         for (number, body) in (sequence_id..).zip(bodies) {
             batch.push(number, &Content { payload: Bytes::copy_from_slice(body.as_bytes()), extras: None });
         }
         let highest = sequence_id + bodies.len() as u64 - 1;
         self.encode(|out| {
-            batch.finish(&header(id, sequence_id), highest, Compression::Lz4, out).unwrap();
+            batch.finish_into(&header(id, sequence_id), highest, Compression::Lz4, out).unwrap();
         });
     }
 
