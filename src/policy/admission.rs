@@ -13,9 +13,8 @@ use crate::error::{Error, ErrorKind};
 /// The highest sequence id that brokers keep: theirs are signed.
 const MAX_SEQUENCE_ID: u64 = i64::MAX as u64;
 
-/// A lane's empty vector keeps room for so many messages, and for so many times what came last.
-const SPARE_ROOM: usize = 16;
-const SPARE_FACTOR: usize = 4;
+/// The empty vectors of a producer's lanes keep room for so many messages altogether.
+const SPARE_ROOM: usize = 4096;
 
 /// The limits of one producer.
 #[derive(Debug, Clone, Copy)]
@@ -253,15 +252,16 @@ impl<T> Admission<T> {
     }
 
     /// Moves what was admitted to a lane into `into`. Swaps the vectors if `into` is empty, so that a busy lane's
-    /// next messages find room; a lane with few messages does not keep much of it.
+    /// next messages find room.
     pub(crate) fn take(&mut self, lane: usize, into: &mut Vec<Admitted<T>>) {
+        let spare = SPARE_ROOM / self.lanes.len().max(1);
         let Some(lane) = self.lanes.get_mut(lane) else { return };
         if !into.is_empty() {
             into.append(&mut lane.admitted);
             return;
         }
         std::mem::swap(&mut lane.admitted, into);
-        if lane.admitted.capacity() / SPARE_FACTOR > into.len().max(SPARE_ROOM) {
+        if lane.admitted.capacity() > spare {
             lane.admitted = Vec::new();
         }
     }

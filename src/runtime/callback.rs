@@ -10,7 +10,7 @@ use std::io;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -80,11 +80,53 @@ struct State {
     workers: usize,
 }
 
-#[derive(Default)]
 struct Stats {
     max_lag_nanos: AtomicU64,
-    waiting: AtomicUsize,
-    running: AtomicUsize,
+    /// Callbacks pushed since the start.
+    pushed: AtomicU64,
+    workers: Vec<Count>,
+}
+
+/// What one worker has done. Nobody else writes it, and it has a cache line of its own: two counters that all
+/// workers change at each callback cost more than the callback.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count {
+    started: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Count {
+    fn start(&self, callbacks: u64) {
+        self.started.store(self.started.load(Ordering::Relaxed).wrapping_add(callbacks), Ordering::Relaxed);
+    }
+
+    fn end(&self, callbacks: u64) {
+        self.ended.store(self.ended.load(Ordering::Relaxed).wrapping_add(callbacks), Ordering::Relaxed);
+    }
+}
+
+impl Stats {
+    fn new(workers: usize) -> Self {
+        let workers = (0..workers).map(|_| Count::default()).collect();
+        Self { max_lag_nanos: AtomicU64::new(0), pushed: AtomicU64::new(0), workers }
+    }
+
+    /// Callbacks that are queued and have not started.
+    fn waiting(&self) -> usize {
+        self.pushed_without(|worker| &worker.started)
+    }
+
+    /// Callbacks that are queued or run.
+    fn left(&self) -> usize {
+        self.pushed_without(|worker| &worker.ended)
+    }
+
+    fn pushed_without(&self, count: impl Fn(&Count) -> &AtomicU64) -> usize {
+        // In this order, so that a callback that comes and goes meanwhile is not missing from what was pushed.
+        let done: u64 = self.workers.iter().map(|worker| count(worker).load(Ordering::Acquire)).sum();
+        usize::try_from(self.pushed.load(Ordering::Acquire).saturating_sub(done)).unwrap_or(usize::MAX)
+    }
 }
 
 struct Lane {
@@ -111,12 +153,12 @@ impl CallbackPool {
             state: Mutex::new(State { ready: VecDeque::new(), stopping: false, workers: 0 }),
             ready: Condvar::new(),
             ended: Condvar::new(),
-            stats: Stats::default(),
+            stats: Stats::new(threads),
         });
         let pool = Self { alive: Arc::new(Alive { shared: Arc::clone(&shared) }), workers: Mutex::default() };
         for n in 0..threads {
             // If a later one cannot be started, dropping the pool ends those before it.
-            let worker = Worker::enlist(Arc::clone(&shared));
+            let worker = Worker::enlist(Arc::clone(&shared), n);
             let ending = spawn_ending(&format!("{name_prefix}-{n}"), move || worker.run())?;
             pool.workers.lock().push(ending);
         }
@@ -143,8 +185,7 @@ impl CallbackPool {
         if !self.is_current_thread() && self.wait_for_workers(deadline) {
             return Ok(());
         }
-        let stats = &self.shared().stats;
-        Err((stats.waiting.load(Ordering::Relaxed) + stats.running.load(Ordering::Relaxed)).max(1))
+        Err(self.shared().stats.left().max(1))
     }
 
     fn is_current_thread(&self) -> bool {
@@ -186,7 +227,7 @@ impl CallbackPool {
 
     /// Callbacks that are queued and have not started.
     pub fn waiting(&self) -> usize {
-        self.shared().stats.waiting.load(Ordering::Relaxed)
+        self.shared().stats.waiting()
     }
 
     fn shared(&self) -> &Shared {
@@ -200,7 +241,7 @@ impl CallbackLane {
     pub fn push(&self, work: Box<dyn CallbackWork>) {
         let counted = work.callbacks();
         let stats = &self.alive.shared.stats;
-        stats.waiting.fetch_add(counted, Ordering::Relaxed);
+        stats.pushed.fetch_add(counted as u64, Ordering::AcqRel);
         let pushed = Instant::now();
         let first = {
             let mut lane = self.lane.state.lock();
@@ -210,7 +251,7 @@ impl CallbackLane {
         if first && !self.alive.shared.schedule(pushed, &self.lane) {
             for queued in self.lane.take_all() {
                 log::error!("{} callbacks were pushed after the end of their threads", queued.counted);
-                stats.waiting.fetch_sub(queued.counted, Ordering::Relaxed);
+                stats.pushed.fetch_sub(queued.counted as u64, Ordering::AcqRel);
             }
         }
     }
@@ -258,14 +299,15 @@ impl Shared {
 /// One thread of the pool.
 struct Worker {
     shared: Arc<Shared>,
+    number: usize,
     /// Counted in `State::workers`.
     enlisted: bool,
 }
 
 impl Worker {
-    fn enlist(shared: Arc<Shared>) -> Self {
+    fn enlist(shared: Arc<Shared>, number: usize) -> Self {
         shared.state.lock().workers += 1;
-        Self { shared, enlisted: true }
+        Self { shared, number, enlisted: true }
     }
 
     fn run(mut self) {
@@ -294,7 +336,8 @@ impl Worker {
     }
 
     fn take_turn(&self, lane: &Arc<Lane>) {
-        let mut turn = Turn::start(&self.shared.stats);
+        let Some(count) = self.shared.stats.workers.get(self.number) else { return };
+        let mut turn = Turn::start(&self.shared.stats, count);
         loop {
             let mut queued = {
                 let mut lane = lane.state.lock();
@@ -309,7 +352,8 @@ impl Worker {
             let finished = turn.run(&mut queued);
             guarded("returning permits", || queued.work.turn_over());
             if finished {
-                self.shared.stats.waiting.fetch_sub(queued.counted, Ordering::Relaxed);
+                count.start(queued.counted as u64);
+                count.end(queued.counted as u64);
                 guarded("dropping a callback", || drop(queued));
             } else {
                 lane.state.lock().works.push_front(queued);
@@ -342,15 +386,16 @@ impl Drop for Worker {
 /// How much of its share a lane has used.
 struct Turn<'a> {
     stats: &'a Stats,
+    count: &'a Count,
     started: Instant,
     now: Instant,
     callbacks: usize,
 }
 
 impl<'a> Turn<'a> {
-    fn start(stats: &'a Stats) -> Self {
+    fn start(stats: &'a Stats, count: &'a Count) -> Self {
         let now = Instant::now();
-        Self { stats, started: now, now, callbacks: 0 }
+        Self { stats, count, started: now, now, callbacks: 0 }
     }
 
     fn is_over(&self) -> bool {
@@ -360,15 +405,15 @@ impl<'a> Turn<'a> {
     /// True if the work is finished; else the turn is over.
     fn run(&mut self, queued: &mut Queued) -> bool {
         while !self.is_over() {
-            if queued.counted > 0 {
+            let counted = u64::from(queued.counted > 0);
+            if counted > 0 {
                 self.note_lag(queued.pushed);
                 queued.counted -= 1;
-                self.stats.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.count.start(counted);
             }
-            self.stats.running.fetch_add(1, Ordering::Relaxed);
             // A panic ends one callback; the work is made to go on with its next.
             let more = guarded("a callback", || queued.work.run_next()).unwrap_or(true);
-            self.stats.running.fetch_sub(1, Ordering::Relaxed);
+            self.count.end(counted);
             self.now = Instant::now();
             if !more {
                 return true;

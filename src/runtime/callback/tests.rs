@@ -1,4 +1,5 @@
 use std::iter;
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
