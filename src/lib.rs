@@ -66,6 +66,8 @@ pub use threads::{Threads, ThreadsBuilder};
 #[doc(hidden)]
 pub mod __bench {
     #[cfg(feature = "testkit")]
+    pub use crate::pulsar::engine::bench::EngineSteps;
+    #[cfg(feature = "testkit")]
     pub use crate::pulsar::wire::bench::{Batches, read_batch, read_receipts, receipt};
     pub use crate::runtime::bench::{Sends, Taken};
 }

@@ -19,6 +19,8 @@ mod ack;
 mod attach;
 mod attachment;
 mod batch;
+#[cfg(all(feature = "bench", feature = "testkit"))]
+pub(crate) mod bench;
 mod connection;
 mod consumer;
 pub(crate) mod event;
