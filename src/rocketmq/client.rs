@@ -1,0 +1,308 @@
+//! The client: one driver, the threads around it, and what producers and consumers share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::driver::{Driver, Post};
+use super::engine::event::{Command, Outgoing};
+use super::engine::{EngineOptions, REQUEST_TIMEOUT};
+use super::producer::ProducerBuilder;
+use super::simple_consumer::SimpleConsumerBuilder;
+use super::stats::{Stats, StatsCell};
+use super::wire::endpoints::Endpoints;
+use super::wire::headers::{Credentials, Headers};
+use crate::error::{Error, ErrorKind};
+use crate::pending::{Pending, completion};
+use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
+use crate::policy::limits::{Violations, deadline, flush_time};
+use crate::runtime::budget::Budget;
+use crate::runtime::callback::on_callback_thread;
+use crate::runtime::clock;
+use crate::runtime::permits::Permits;
+use crate::runtime::thread::{Ending, spawn_ending};
+use crate::threads::Threads;
+
+/// How long [`Client::close`] and the closes of producers and consumers may take.
+pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
+
+/// A RocketMQ client. Clones are the same client; it closes when the last of them, and of the producers and
+/// consumers made from it, is dropped.
+///
+/// A client has one thread of its own (`tmq-rocketmq`) and those of its [`Threads`]; all clients of the process share
+/// the threads of gRPC (`tmq-grpc-N`). Their number does not grow with producers, consumers, topics or endpoints.
+#[derive(Clone)]
+pub struct Client {
+    pub(super) shared: Arc<ClientShared>,
+}
+
+pub(super) struct ClientShared {
+    pub post: Post,
+    pub threads: Threads,
+    owns_threads: bool,
+    pub budget: Arc<Budget>,
+    pub namespace: String,
+    pub request_timeout: Duration,
+    credentials: Option<Credentials>,
+    stats: Arc<StatsCell>,
+    ids: AtomicU64,
+    closed: AtomicBool,
+    driver: Mutex<Option<Ending>>,
+    producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
+}
+
+/// Options of a [`Client`].
+#[derive(Debug, Clone)]
+#[must_use = "the client starts with `build`"]
+pub struct ClientBuilder {
+    endpoints: String,
+    namespace: String,
+    request_timeout: Duration,
+    memory_limit: Option<usize>,
+    credentials: Option<Credentials>,
+    threads: Option<Threads>,
+}
+
+impl Client {
+    /// Options for a client of the proxies at `endpoints`: `host:port[;host:port…]`, IPv6 addresses in brackets,
+    /// `http://` or `https://` allowed before one address. The port is the proxy's gRPC port, 8081 by default of the
+    /// server.
+    pub fn builder(endpoints: impl Into<String>) -> ClientBuilder {
+        ClientBuilder {
+            endpoints: endpoints.into(),
+            namespace: String::new(),
+            request_timeout: REQUEST_TIMEOUT,
+            memory_limit: Some(DEFAULT_MEMORY_LIMIT),
+            credentials: None,
+            threads: None,
+        }
+    }
+
+    /// Options for a producer.
+    pub fn producer(&self) -> ProducerBuilder {
+        ProducerBuilder::new(self.clone())
+    }
+
+    /// Options for a simple consumer in the consumer group of this name.
+    pub fn simple_consumer(&self, group: impl Into<String>) -> SimpleConsumerBuilder {
+        SimpleConsumerBuilder::new(self.clone(), group.into())
+    }
+
+    /// What the client has counted so far.
+    pub fn stats(&self) -> Stats {
+        let callbacks = self.shared.threads.callbacks();
+        self.shared.stats.read(callbacks.max_lag(), callbacks.waiting(), self.shared.budget.used())
+    }
+
+    /// Closes everything within 30 s; see [`close_within`](Self::close_within).
+    ///
+    /// # Errors
+    ///
+    /// As [`close_within`](Self::close_within).
+    pub fn close(&self) -> Result<(), Error> {
+        self.close_within(CLOSE_LIMIT)
+    }
+
+    /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer shortly
+    /// before the limit is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
+    /// callback runs any more and that the client's own threads are gone; those of gRPC stay for the process. Every
+    /// call from now on fails with [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
+    ///
+    /// # Errors
+    ///
+    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
+    /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
+    pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
+        self.shared.close_within(limit)
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let closed = self.shared.closed.load(Ordering::Acquire);
+        f.debug_struct("Client").field("closed", &closed).finish_non_exhaustive()
+    }
+}
+
+impl ClientShared {
+    pub(super) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn check_open(&self) -> Result<(), Error> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn register(&self, permits: &Arc<Permits<Outgoing>>) {
+        let mut producers = self.producers.lock();
+        producers.retain(|known| known.strong_count() > 0);
+        producers.push(Arc::downgrade(permits));
+    }
+
+    /// What goes along with every call of a session.
+    pub(super) fn headers(&self, client_id: &str) -> Result<Headers, Error> {
+        Headers::new(client_id, &self.namespace, self.credentials.clone())
+    }
+
+    fn start_close(&self, limit: Duration) -> (Instant, Pending<()>) {
+        let now = Instant::now();
+        let due = deadline(now, limit);
+        self.closed.store(true, Ordering::Release);
+        let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
+        for permits in producers {
+            permits.close();
+        }
+        let (reply, answer) = completion();
+        let flush_until = deadline(now, flush_time(limit));
+        self.post.command(Command::Shutdown { flush_until, due, reply });
+        (due, answer)
+    }
+
+    fn driver_gone_by(&self, deadline: Instant) -> bool {
+        let Some(mut slot) = self.driver.try_lock_until(deadline) else { return false };
+        let Some(ending) = slot.take() else { return true };
+        match ending.join_by(deadline) {
+            Ok(()) => true,
+            Err(ending) => {
+                *slot = Some(ending);
+                false
+            }
+        }
+    }
+
+    fn close_within(&self, limit: Duration) -> Result<(), Error> {
+        let (due, mut answer) = self.start_close(limit);
+        if on_callback_thread() {
+            return Err(Error::new(
+                ErrorKind::WouldBlock,
+                "close was called on a callback thread: it is started and goes on by itself",
+            ));
+        }
+        let grace = due + Duration::from_secs(1);
+        // The driver answers by the limit; a close after its end finds it gone, which is an answer too.
+        let _ = answer.wait_timeout(grace.saturating_duration_since(Instant::now()));
+        let left: usize = {
+            let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
+            producers.iter().map(|permits| permits.wait_idle(Some(due)).err().unwrap_or(0)).sum()
+        };
+        if left > 0 {
+            return Err(callbacks_left(left));
+        }
+        if !self.driver_gone_by(grace) {
+            return Err(Error::new(ErrorKind::Timeout, "close: the driver has not ended yet"));
+        }
+        if self.owns_threads {
+            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn callbacks_left(count: usize) -> Error {
+    Error::new(ErrorKind::Timeout, format!("close: {count} callbacks have not returned yet; they still run once each"))
+}
+
+impl Drop for ClientShared {
+    /// The last handle is gone: the close starts, and nobody waits for it.
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Acquire) {
+            drop(self.start_close(CLOSE_LIMIT));
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The namespace of all topics and groups (`Resource.resource_namespace`); none by default.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Time for one call to be answered: 3 s by default, 10 ms to 1 hour. Sends make several calls; see
+    /// [`ProducerBuilder::send_timeout`].
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// Access key and secret key; every call is signed with them (`MQv2-HMAC-SHA1`).
+    pub fn credentials(mut self, access_key: impl Into<String>, secret_key: impl Into<String>) -> Self {
+        self.credentials = Some(Credentials::new(access_key.into(), secret_key.into(), None));
+        self
+    }
+
+    /// As [`credentials`](Self::credentials), with a session token (`x-mq-session-token`).
+    pub fn session_credentials(
+        mut self,
+        access_key: impl Into<String>,
+        secret_key: impl Into<String>,
+        session_token: impl Into<String>,
+    ) -> Self {
+        self.credentials = Some(Credentials::new(access_key.into(), secret_key.into(), Some(session_token.into())));
+        self
+    }
+
+    /// Bytes of messages that all producers of the client may have pending: 64 MiB by default, at least 64 KiB,
+    /// `None` for no limit. A message is charged its body, its properties and 256 bytes. One producer takes at most
+    /// half; one with nothing pending is always admitted one message.
+    pub fn memory_limit(mut self, bytes: Option<usize>) -> Self {
+        self.memory_limit = bytes;
+        self
+    }
+
+    /// Threads to share with other clients. By default the client starts its own, which end with it.
+    pub fn threads(mut self, threads: &Threads) -> Self {
+        self.threads = Some(threads.clone());
+        self
+    }
+
+    /// Checks the options and starts the client's threads. Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](ErrorKind::Config) naming everything that is wrong with the options;
+    /// [`Internal`](ErrorKind::Internal) if the system gives no threads.
+    pub fn build(self) -> Result<Client, Error> {
+        let mut violations = Violations::new();
+        let endpoints = violations.take(Endpoints::parse(&self.endpoints));
+        let hour = Duration::from_secs(3600);
+        violations.range("request_timeout", self.request_timeout, Duration::from_millis(10), hour);
+        if self.memory_limit.is_some_and(|limit| limit < 64 * 1024) {
+            violations.add("memory_limit: at least 65536 bytes".to_owned());
+        }
+        violations.take(Headers::new("probe", &self.namespace, self.credentials.clone()));
+        violations.finish("client")?;
+        let Some(access) = endpoints else { return Err(Error::new(ErrorKind::Config, "client: no endpoints")) };
+        let owns_threads = self.threads.is_none();
+        let threads = match self.threads {
+            Some(threads) => threads,
+            None => Threads::builder().build()?,
+        };
+        let options = EngineOptions { access, seed: clock::entropy_seed() };
+        let stats = Arc::new(StatsCell::default());
+        let (driver, post) = Driver::new(options, &threads, Arc::clone(&stats));
+        let ending = spawn_ending("rocketmq", move || driver.run()).map_err(|error| {
+            Error::new(ErrorKind::Internal, "the client's driver could not be started").with_source(error)
+        })?;
+        let shared = ClientShared {
+            post,
+            threads,
+            owns_threads,
+            budget: Arc::new(Budget::new(self.memory_limit)),
+            namespace: self.namespace,
+            request_timeout: self.request_timeout,
+            credentials: self.credentials,
+            stats,
+            ids: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            driver: Mutex::new(Some(ending)),
+            producers: Mutex::new(Vec::new()),
+        };
+        Ok(Client { shared: Arc::new(shared) })
+    }
+}

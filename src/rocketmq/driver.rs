@@ -1,0 +1,297 @@
+//! THREAD `tmq-rocketmq`: drives the engine with inboxes, the clock and gRPC. It blocks on its inbox and nowhere
+//! else.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, bounded};
+
+use super::engine::event::{Action, Command, Outgoing, RpcEvent, SessionId};
+use super::engine::{Engine, EngineOptions};
+use super::lane::{Lane, Look};
+use super::rpc::{Rpc, RpcSink};
+use super::stats::StatsCell;
+use super::wire::headers::Headers;
+use super::wire::method;
+use crate::error::{Error, ErrorKind};
+use crate::policy::admission::Admitted;
+use crate::runtime::answers::Reply;
+use crate::runtime::callback::{CallbackLane, CallbackWork};
+use crate::runtime::clock;
+use crate::runtime::inbox::Inboxes;
+use crate::threads::Threads;
+
+/// What is posted to the driver and drained first and whole.
+///
+/// Not bounded by a count of its own: a command belongs to a handle's call or answers a delivery, events belong to
+/// calls under way.
+pub(super) enum Control {
+    Command(Command),
+    /// A command of a new session, with what is sent along with its calls, and its producer's results.
+    Open(SessionId, Headers, Option<Arc<Lane>>, Command),
+    Rpc(RpcEvent),
+}
+
+/// How other threads reach the driver.
+#[derive(Clone)]
+pub(super) struct Post {
+    inboxes: Arc<Inboxes<Control, Look>>,
+}
+
+impl Post {
+    /// Posts a command. After the driver's end it is answered with `Closed`.
+    pub(super) fn command(&self, command: Command) {
+        self.control(Control::Command(command));
+    }
+
+    pub(super) fn control(&self, control: Control) {
+        if let Err(control) = self.inboxes.post_control(control) {
+            refuse(control);
+        }
+    }
+
+    pub(super) fn look(&self, session: SessionId) {
+        if self.inboxes.post_user(Look(session)).is_err() {
+            log::trace!("a message came after the end of the driver");
+        }
+    }
+}
+
+impl RpcSink for Post {
+    fn post(&self, event: RpcEvent) {
+        self.control(Control::Rpc(event));
+    }
+}
+
+/// Answers what nobody will carry out any more, because the driver is at its end.
+fn refuse(control: Control) {
+    let error = || Error::new(ErrorKind::Closed, "the client is closed");
+    match control {
+        Control::Command(command) | Control::Open(_, _, _, command) => match command {
+            Command::Open { reply, .. } => reply.settle(Err(error())),
+            Command::Subscribe { reply, .. } => reply.settle(Err(error())),
+            Command::Receive { reply: Reply::Completion(reply), .. } => reply.settle(Err(error())),
+            Command::Receive { reply: Reply::Callback(callback), .. } => {
+                // The caller's own thread: there is no other left.
+                callback(Err(error()));
+            }
+            Command::Receive { reply: Reply::Answered, .. } => {}
+            Command::Ack { reply, .. } => reply.settle(Err(error())),
+            Command::ChangeInvisible { reply, .. } => reply.settle(Err(error())),
+            Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
+            Command::Shutdown { reply, .. } => reply.settle(Ok(())),
+        },
+        Control::Rpc(_) => {}
+    }
+}
+
+pub(super) struct Driver {
+    inboxes: Arc<Inboxes<Control, Look>>,
+    woken: Receiver<()>,
+    engine: Engine,
+    rpc: Rpc<Post>,
+    headers: BTreeMap<SessionId, Headers>,
+    lanes: BTreeMap<SessionId, Arc<Lane>>,
+    /// Callbacks of receives.
+    callbacks: CallbackLane,
+    stats: Arc<StatsCell>,
+    admitted: Vec<Admitted<Outgoing>>,
+    /// Sessions that go when the present actions are carried out.
+    closed: Vec<SessionId>,
+    longest_turn: Duration,
+    finished: bool,
+}
+
+impl Driver {
+    pub(super) fn new(options: EngineOptions, threads: &Threads, stats: Arc<StatsCell>) -> (Self, Post) {
+        let (wake, woken) = bounded(1);
+        let inboxes = Inboxes::new(move || {
+            // Full means that it is being woken already.
+            let _ = wake.try_send(());
+        });
+        let post = Post { inboxes: Arc::clone(&inboxes) };
+        let driver = Self {
+            inboxes,
+            woken,
+            engine: Engine::new(options),
+            rpc: Rpc::new(post.clone()),
+            headers: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            callbacks: threads.callbacks().lane(),
+            stats,
+            admitted: Vec::new(),
+            closed: Vec::new(),
+            longest_turn: Duration::ZERO,
+            finished: false,
+        };
+        (driver, post)
+    }
+
+    /// Runs until the client is closed. A panic in it is a defect of ours: everything owed is answered even then.
+    pub(super) fn run(mut self) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.turns())) {
+            log::error!("the driver ended by a defect: {}", crate::runtime::thread::panic_text(&*panic));
+            self.inboxes.close();
+            for lane in self.lanes.values() {
+                lane.permits.close();
+            }
+            let rescued = catch_unwind(AssertUnwindSafe(|| {
+                self.take_all(Instant::now());
+                self.engine.abandon();
+                self.act();
+            }));
+            if rescued.is_err() {
+                log::error!("the driver could not answer what it owed");
+            }
+        }
+        self.inboxes.close();
+        let mut left = Vec::new();
+        self.inboxes.drain_control(&mut left);
+        left.into_iter().for_each(refuse);
+    }
+
+    fn turns(&mut self) {
+        let mut control = Vec::new();
+        let mut looks = Vec::new();
+        while !self.finished {
+            if self.inboxes.park() {
+                match self.engine.poll_timeout() {
+                    Some(at) => drop(self.woken.recv_deadline(at)),
+                    None => drop(self.woken.recv()),
+                }
+            }
+            self.inboxes.unpark();
+            let now = Instant::now();
+            self.inboxes.drain_control(&mut control);
+            for item in control.drain(..) {
+                self.control(now, item);
+            }
+            self.engine.handle_timeout(now);
+            self.act();
+            self.inboxes.drain_user(&mut looks);
+            for Look(session) in looks.drain(..) {
+                // Not the turn's start: a message may have been admitted after it.
+                self.take(Instant::now(), session);
+            }
+            self.longest_turn = self.longest_turn.max(now.elapsed());
+            self.stats.publish(self.engine.stats(), self.longest_turn);
+        }
+    }
+
+    fn control(&mut self, now: Instant, item: Control) {
+        match item {
+            Control::Command(command) => {
+                // A close speaks of what was admitted before it.
+                match &command {
+                    Command::Close { session, .. } => self.take(now, *session),
+                    Command::Shutdown { .. } => self.take_all(now),
+                    _ => {}
+                }
+                self.engine.handle_command(now, command);
+            }
+            Control::Open(session, headers, lane, command) => {
+                self.headers.insert(session, headers);
+                self.lanes.extend(lane.map(|lane| (session, lane)));
+                self.engine.handle_command(now, command);
+            }
+            Control::Rpc(event) => {
+                match &event {
+                    RpcEvent::Ended { call, .. } => self.rpc.ended(*call),
+                    RpcEvent::StreamEnded { stream, .. } => self.rpc.stream_ended(*stream),
+                    RpcEvent::Frame { .. } | RpcEvent::StreamFrame { .. } => {}
+                }
+                self.engine.handle_rpc(now, event);
+            }
+        }
+        self.act();
+    }
+
+    fn take(&mut self, now: Instant, session: SessionId) {
+        let Some(lane) = self.lanes.get(&session) else { return };
+        lane.take(&mut self.admitted);
+        if !self.admitted.is_empty() {
+            self.engine.handle_admitted(now, session, &mut self.admitted);
+            self.act();
+        }
+    }
+
+    fn take_all(&mut self, now: Instant) {
+        for session in self.lanes.keys().copied().collect::<Vec<_>>() {
+            self.take(now, session);
+        }
+    }
+
+    /// Carries out what the engine asked for.
+    fn act(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Connect { entry, endpoints } => self.rpc.connect(entry, &endpoints),
+                Action::CloseChannel { entry } => self.rpc.close(entry),
+                Action::Call { call, session, entry, method, body, timeout } => {
+                    let headers = self.headers.get_mut(&session).map(|headers| headers.at(clock::now().unix_ms));
+                    self.rpc.call(call, entry, method, headers.unwrap_or_default(), body, timeout);
+                }
+                Action::CancelCall { call } => self.rpc.cancel(call),
+                Action::OpenStream { stream, session, entry } => {
+                    let headers = self.headers.get_mut(&session).map(|headers| headers.at(clock::now().unix_ms));
+                    self.rpc.open_stream(stream, entry, method::TELEMETRY, headers.unwrap_or_default());
+                }
+                Action::WriteStream { stream, body } => self.rpc.write(stream, body),
+                Action::CancelStream { stream } => self.rpc.cancel_stream(stream),
+                Action::Settle(settled) => {
+                    if let Some(lane) = self.lanes.get(&settled.session) {
+                        lane.settle(settled);
+                    }
+                }
+                Action::Received { reply, result, .. } => match reply {
+                    Reply::Completion(reply) => reply.settle(result),
+                    Reply::Callback(callback) => {
+                        self.callbacks.push(Box::new(Once(Some(Box::new(move || callback(result))))));
+                    }
+                    Reply::Answered => {}
+                },
+                Action::Opened(reply, result) => reply.settle(result),
+                Action::Acked(reply, result) => reply.settle(result),
+                Action::Changed(reply, result) => reply.settle(result),
+                Action::Done(reply, result) => reply.settle(result),
+                Action::BodyLimit { session, max_body_size } => {
+                    if let Some(lane) = self.lanes.get(&session) {
+                        lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
+                    }
+                }
+                Action::SessionClosed { session } => self.session_closed(session),
+                Action::Recovered => {}
+                Action::Finished => self.finished = true,
+            }
+        }
+        for session in self.closed.drain(..) {
+            self.lanes.remove(&session);
+            self.headers.remove(&session);
+        }
+    }
+
+    /// Nothing is admitted any more; what was admitted last is turned away. The session itself goes when that is
+    /// settled.
+    fn session_closed(&mut self, session: SessionId) {
+        self.closed.push(session);
+        let Some(lane) = self.lanes.get(&session) else { return };
+        lane.permits.close();
+        lane.take(&mut self.admitted);
+        if !self.admitted.is_empty() {
+            self.engine.handle_admitted(Instant::now(), session, &mut self.admitted);
+        }
+    }
+}
+
+/// One callback of a receive.
+struct Once(Option<Box<dyn FnOnce() + Send>>);
+
+impl CallbackWork for Once {
+    fn run_next(&mut self) -> bool {
+        self.0.take().map(|run| run()).is_some()
+    }
+
+    fn turn_over(&mut self) {}
+}

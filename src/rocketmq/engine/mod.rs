@@ -1,0 +1,269 @@
+//! The RocketMQ engine: what a client decides. Pure: time comes in, calls and results leave as actions.
+//!
+//! A session is one producer or consumer. It keeps a telemetry stream to every endpoint of its routes. Channels are
+//! shared by all sessions: one *entry* an address at a time, heartbeats on it are the evidence by which it is
+//! replaced.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::error::{Error, ErrorKind};
+use crate::policy::admission::Admitted;
+use crate::policy::deadline::DeadlineQueue;
+use crate::policy::recovery::TransportRecovery;
+use crate::policy::rng::Rng;
+use crate::rocketmq::wire::endpoints::Endpoints;
+use crate::rocketmq::wire::method::Method;
+
+mod addresses;
+pub(crate) mod event;
+mod publish;
+mod receive;
+mod route;
+mod session;
+mod settings;
+
+use addresses::{AddressId, Addresses};
+use event::{Action, CallEnd, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, StreamId};
+use session::Session;
+
+/// Deadline of a heartbeat.
+pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(3);
+/// Between heartbeats.
+pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(10);
+/// Default time for one call to be answered.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What the engine is told once.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineOptions {
+    /// Where routes are asked for.
+    pub access: Endpoints,
+    pub seed: u64,
+}
+
+/// Counters for users.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct EngineStats {
+    /// The longest time from a call to its fixed result.
+    pub longest_answer: Duration,
+    /// The longest time by which a result was fixed after it was due.
+    pub longest_overdue: Duration,
+    /// Transports that were replaced.
+    pub recoveries: u64,
+}
+
+/// What waits for a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Timer {
+    /// Heartbeats, cooldowns.
+    Recovery,
+    /// Routes are asked for again.
+    Routes(SessionId),
+    /// Settings are sent again.
+    Settings(SessionId),
+    /// A stream that ended is opened again.
+    Renew(SessionId, AddressId),
+    /// The session has to be open, or to be closed.
+    Session(SessionId),
+    /// The oldest send is due.
+    Due(SessionId),
+    /// Sends that pause, topics whose route is asked for again.
+    Pump(SessionId),
+    /// A receive, acknowledgement or change.
+    Operation(u64),
+    /// Part of one goes on.
+    Again(u64),
+}
+
+/// A call under way.
+struct Call {
+    session: SessionId,
+    entry: EntryId,
+    address: AddressId,
+    started: Instant,
+    purpose: Purpose,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Purpose {
+    Route(String),
+    Heartbeat,
+    Send(u64),
+    Poll(receive::PollKey),
+    Ack(u64, usize),
+    Change(u64),
+    Farewell,
+}
+
+pub(crate) struct Engine {
+    options: EngineOptions,
+    rng: Rng,
+    actions: VecDeque<Action>,
+    addresses: Addresses,
+    recovery: TransportRecovery,
+    calls: BTreeMap<CallId, Call>,
+    streams: BTreeMap<StreamId, (SessionId, AddressId)>,
+    sessions: BTreeMap<SessionId, Session>,
+    operations: BTreeMap<u64, receive::Operation>,
+    /// Endpoints whose last call failed for want of a connection; a good heartbeat takes them off.
+    isolated: BTreeSet<AddressId>,
+    timers: DeadlineQueue<Timer>,
+    next: u64,
+    shutdown: Option<crate::pending::Completion<()>>,
+    stats: EngineStats,
+}
+
+impl Engine {
+    pub(crate) fn new(options: EngineOptions) -> Self {
+        Self {
+            rng: Rng::new(options.seed),
+            options,
+            actions: VecDeque::new(),
+            addresses: Addresses::default(),
+            recovery: TransportRecovery::new(HEARTBEAT_PERIOD, HEARTBEAT_DEADLINE),
+            calls: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            isolated: BTreeSet::new(),
+            timers: DeadlineQueue::new(),
+            next: 1,
+            shutdown: None,
+            stats: EngineStats::default(),
+        }
+    }
+
+    /// A call of a user.
+    pub(crate) fn handle_command(&mut self, now: Instant, command: Command) {
+        match command {
+            Command::Open { session, spec, due, reply } => self.open_session(now, session, *spec, due, reply),
+            Command::Subscribe { session, topic, filter, due, reply } => {
+                self.subscribe(now, session, topic, filter, due, reply);
+            }
+            Command::Receive { session, max, invisible, due, reply } => {
+                self.receive(now, session, max, invisible, due, reply);
+            }
+            Command::Ack { session, handles, due, reply } => self.acknowledge(now, session, handles, due, reply),
+            Command::ChangeInvisible { session, handle, invisible, due, reply } => {
+                self.change_invisible(now, session, handle, invisible, due, reply);
+            }
+            Command::Close { session, flush_until, due, reply } => {
+                self.close_session(now, session, flush_until, due, reply);
+            }
+            Command::Shutdown { flush_until, due, reply } => self.shut_down(now, flush_until, due, reply),
+        }
+    }
+
+    /// Messages admitted to a producer, in order. They are taken out; the vector's room stays with the caller.
+    pub(crate) fn handle_admitted(&mut self, now: Instant, session: SessionId, messages: &mut Vec<Admitted<Outgoing>>) {
+        self.admitted(now, session, messages);
+    }
+
+    /// What became of a call or stream. Late ones, of calls that were forgotten, change nothing.
+    pub(crate) fn handle_rpc(&mut self, now: Instant, event: RpcEvent) {
+        match event {
+            RpcEvent::Ended { call, ready, end } => {
+                if let Some(ended) = self.calls.remove(&call) {
+                    self.call_ended(now, ended, ready, end);
+                }
+            }
+            RpcEvent::Frame { call, body } => self.poll_frame(call, body),
+            RpcEvent::StreamFrame { stream, body } => self.telemetry(now, stream, &body),
+            RpcEvent::StreamEnded { stream, reason } => self.stream_ended(now, stream, &reason),
+        }
+    }
+
+    fn call_ended(&mut self, now: Instant, call: Call, ready: bool, end: CallEnd) {
+        self.judge(now, &call, ready, &end);
+        match call.purpose {
+            Purpose::Route(ref topic) => self.route_answered(now, call.session, topic, end),
+            Purpose::Heartbeat => self.heartbeat_ended(now, &call, ready, end),
+            Purpose::Send(place) => self.send_ended(now, &call, place, end),
+            Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
+            Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
+            Purpose::Change(operation) => self.change_ended(now, operation, end),
+            Purpose::Farewell => {}
+        }
+    }
+
+    /// Everything that is due by `now`. Early calls do nothing, late ones are safe.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Recovery => self.recovery_due(now),
+                Timer::Routes(session) => self.refresh_routes(now, session),
+                Timer::Settings(session) => self.resend_settings(now, session),
+                Timer::Renew(session, address) => self.open_stream(now, session, address),
+                Timer::Session(session) => self.session_due(now, session),
+                Timer::Due(session) => self.expire_sends(now, session),
+                Timer::Pump(session) => self.pump(now, session),
+                Timer::Operation(operation) => self.operation_due(now, operation),
+                Timer::Again(operation) => self.operation_again(now, operation),
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do next.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next_due()
+    }
+
+    /// What the driver is to do next.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    pub(crate) fn stats(&self) -> EngineStats {
+        self.stats
+    }
+
+    /// The driver ends by a defect: everything owed is answered.
+    pub(crate) fn abandon(&mut self) {
+        let error = Error::new(ErrorKind::Internal, "the driver of the client ended by a defect");
+        for session in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.end_session(session, &error);
+        }
+        self.act(Action::Finished);
+    }
+
+    fn act(&mut self, action: Action) {
+        self.actions.push_back(action);
+    }
+
+    fn id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Starts a call on the present channel of an address.
+    fn call(
+        &mut self,
+        now: Instant,
+        session: SessionId,
+        address: AddressId,
+        purpose: Purpose,
+        method: Method,
+        body: Bytes,
+        timeout: Duration,
+    ) -> CallId {
+        let entry = self.entry(now, address);
+        let call = CallId(self.id());
+        self.calls.insert(call, Call { session, entry, address, started: now, purpose });
+        self.act(Action::Call { call, session, entry, method, body, timeout });
+        call
+    }
+
+    /// Nobody waits for it any more: its end will change nothing.
+    fn forget(&mut self, call: CallId) {
+        if self.calls.remove(&call).is_some() {
+            self.act(Action::CancelCall { call });
+        }
+    }
+}
+
+fn closed(what: &str) -> Error {
+    Error::new(ErrorKind::Closed, format!("the {what} is closed"))
+}

@@ -1,0 +1,450 @@
+//! Sends: where each message goes, its attempts, and its result.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use protobuf::Message as _;
+
+use super::addresses::AddressId;
+use super::event::{Action, CallEnd, CallId, Outgoing, Role, SessionId, Settled};
+use super::route::{Queue, Route};
+use super::session::State;
+use super::{Call, Engine, Purpose, Timer, closed};
+use crate::error::{Delivery, Error, ErrorKind, Recovery};
+use crate::policy::admission::{Admitted, Ticket};
+use crate::rocketmq::message::SendReceipt;
+use crate::rocketmq::wire::{code, method, pb, queue as fifo};
+
+/// While no endpoint has a connection, sends look again after this.
+const NO_CONNECTION_PAUSE: Duration = Duration::from_millis(100);
+
+/// The sends of one session.
+#[derive(Default)]
+pub(super) struct Publisher {
+    max_attempts: u32,
+    in_flight: usize,
+    sends: BTreeMap<u64, Send>,
+    /// Places that may go now, in order.
+    ready: BTreeSet<u64>,
+    /// Places that pause, by when they go on.
+    pausing: BTreeSet<(Instant, u64)>,
+    /// Message groups with something in flight, and who waits behind it.
+    groups: HashMap<Arc<str>, VecDeque<u64>>,
+    /// Calls under way by endpoint.
+    load: BTreeMap<AddressId, usize>,
+    cursor: usize,
+}
+
+struct Send {
+    ticket: Ticket,
+    message: Outgoing,
+    attempts: u32,
+    /// Over all attempts.
+    worst: Delivery,
+    last: Option<Error>,
+    tried: Vec<AddressId>,
+    call: Option<(CallId, AddressId)>,
+}
+
+impl Publisher {
+    pub(super) fn new(role: &Role, seed: u64) -> Self {
+        match role {
+            Role::Producer(spec) => Self {
+                max_attempts: spec.max_attempts.max(1),
+                in_flight: spec.in_flight.max(1),
+                cursor: usize::try_from(seed & 0xffff).unwrap_or(0),
+                ..Self::default()
+            },
+            Role::SimpleConsumer(_) => Self::default(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.sends.is_empty()
+    }
+
+    fn oldest_due(&self) -> Option<Instant> {
+        self.sends.values().next().and_then(|send| send.ticket.due)
+    }
+
+    /// Takes a send out, with its result. The next of its group may go.
+    fn settle(&mut self, session: SessionId, place: u64, result: Result<SendReceipt, Error>) -> Option<(Settled, Option<CallId>)> {
+        let send = self.sends.remove(&place)?;
+        self.ready.remove(&place);
+        self.pausing.retain(|(_, pausing)| *pausing != place);
+        let call = send.call.map(|(call, address)| {
+            self.unload(address);
+            call
+        });
+        if let Some(group) = &send.message.group {
+            self.leave_group(group, place);
+        }
+        let Outgoing { group, reply, .. } = send.message;
+        let charge = send.ticket.charge;
+        Some((Settled { session, place, charge, group, reply, result }, call))
+    }
+
+    fn leave_group(&mut self, group: &Arc<str>, place: u64) {
+        let Some(line) = self.groups.get_mut(group) else { return };
+        let was_first = line.front() == Some(&place);
+        line.retain(|waiting| *waiting != place);
+        match line.front() {
+            Some(next) if was_first => {
+                self.ready.insert(*next);
+            }
+            Some(_) => {}
+            None => {
+                self.groups.remove(group);
+            }
+        }
+    }
+
+    fn unload(&mut self, address: AddressId) {
+        if let Some(load) = self.load.get_mut(&address) {
+            *load = load.saturating_sub(1);
+        }
+    }
+
+    /// Everything ends with `error`; what was handed to a connection is in doubt.
+    pub(super) fn fail_all(&mut self, session: SessionId, error: &Error) -> Vec<Settled> {
+        let places: Vec<u64> = self.sends.keys().copied().collect();
+        places
+            .into_iter()
+            .filter_map(|place| {
+                let error = self.sends.get(&place)?.fate(error);
+                self.settle(session, place, Err(error)).map(|(settled, _)| settled)
+            })
+            .collect()
+    }
+
+    /// Messages of the front of groups, and all that have none, in order.
+    fn push(&mut self, ticket: Ticket, message: Outgoing) {
+        let place = ticket.place;
+        let first = match &message.group {
+            Some(group) => {
+                let line = self.groups.entry(Arc::clone(group)).or_default();
+                line.push_back(place);
+                line.len() == 1
+            }
+            None => true,
+        };
+        if first {
+            self.ready.insert(place);
+        }
+        let send =
+            Send { ticket, message, attempts: 0, worst: Delivery::NotSent, last: None, tried: Vec::new(), call: None };
+        self.sends.insert(place, send);
+    }
+}
+
+impl Send {
+    /// An error that ends this send from outside: a call under way is in doubt.
+    fn fate(&self, error: &Error) -> Error {
+        let delivery = if self.call.is_some() { Delivery::Unknown } else { self.worst };
+        error.with_delivery(delivery).with_attempts(self.attempts)
+    }
+}
+
+/// What came of looking for a queue.
+enum Choice {
+    To(AddressId),
+    /// All endpoints carry their share.
+    Full,
+    Refused(Error),
+}
+
+impl Engine {
+    pub(super) fn admitted(&mut self, now: Instant, id: SessionId, messages: &mut Vec<Admitted<Outgoing>>) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            let error = closed("producer");
+            for Admitted { ticket, item } in messages.drain(..) {
+                let Ticket { place, charge, .. } = ticket;
+                let Outgoing { group, reply, .. } = item;
+                self.act(Action::Settle(Settled { session: id, place, charge, group, reply, result: Err(error.clone()) }));
+            }
+            return;
+        };
+        for Admitted { ticket, item } in messages.drain(..) {
+            session.publisher.push(ticket, item);
+        }
+        self.arm_due(id);
+        self.pump(now, id);
+    }
+
+    fn arm_due(&mut self, id: SessionId) {
+        if let Some(due) = self.sessions.get(&id).and_then(|session| session.publisher.oldest_due()) {
+            self.timers.arm(Timer::Due(id), due);
+        }
+    }
+
+    pub(super) fn pump_all(&mut self, now: Instant) {
+        for id in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.pump(now, id);
+        }
+    }
+
+    /// Starts what can be started.
+    pub(super) fn pump(&mut self, now: Instant, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let publisher = &mut session.publisher;
+        while let Some((at, place)) = publisher.pausing.first().copied() {
+            if at > now {
+                self.timers.arm(Timer::Pump(id), at);
+                break;
+            }
+            publisher.pausing.pop_first();
+            publisher.ready.insert(place);
+        }
+        if matches!(session.state, State::Starting { .. }) {
+            let missing: Vec<String> =
+                session.routes.iter().filter(|(_, route)| !route.known).map(|(topic, _)| topic.clone()).collect();
+            for topic in missing {
+                self.ask_route(now, id, &topic);
+            }
+            return;
+        }
+        let ready: Vec<u64> = session.publisher.ready.iter().copied().collect();
+        for place in ready {
+            if !self.start_send(now, id, place) {
+                break;
+            }
+        }
+    }
+
+    /// False if nothing else can be started now.
+    fn start_send(&mut self, now: Instant, id: SessionId, place: u64) -> bool {
+        let Some(session) = self.sessions.get_mut(&id) else { return false };
+        let Some(send) = session.publisher.sends.get(&place) else { return true };
+        let topic = Arc::clone(&send.message.topic);
+        let choice = match session.routes.get(&*topic) {
+            Some(route) if route.known => session.publisher.choose(send, route, &self.isolated, &session.settings),
+            Some(route) if route.hopeless().is_some() => {
+                let error = route.error.clone().unwrap_or_else(|| closed("topic"));
+                Choice::Refused(error.in_context(&format!("send to {topic}")))
+            }
+            _ => {
+                // Stays ready: the route's answer pumps again.
+                self.ask_route(now, id, &topic);
+                return true;
+            }
+        };
+        match choice {
+            Choice::To(address) => {
+                self.attempt(now, id, place, address);
+                true
+            }
+            Choice::Full => false,
+            Choice::Refused(error) => {
+                self.settle_send(now, id, place, Err(error));
+                true
+            }
+        }
+    }
+
+    fn attempt(&mut self, now: Instant, id: SessionId, place: u64, address: AddressId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let request_timeout = session.spec.request_timeout;
+        let publisher = &mut session.publisher;
+        publisher.ready.remove(&place);
+        publisher.cursor = publisher.cursor.wrapping_add(1);
+        let max_attempts = publisher.max_attempts;
+        let Some(send) = publisher.sends.get_mut(&place) else { return };
+        let left = max_attempts.saturating_sub(send.attempts).max(1);
+        let timeout = match send.ticket.due {
+            // A fair share of what is left, so that the last attempt has as much as the first.
+            Some(due) => request_timeout.min(due.saturating_duration_since(now) / left).max(Duration::from_millis(1)),
+            None => request_timeout,
+        };
+        send.attempts += 1;
+        send.tried.push(address);
+        let request = send.message.request.clone();
+        *publisher.load.entry(address).or_default() += 1;
+        let call = self.call(now, id, address, Purpose::Send(place), method::SEND_MESSAGE, request, timeout);
+        if let Some(send) = self.sessions.get_mut(&id).and_then(|session| session.publisher.sends.get_mut(&place)) {
+            send.call = Some((call, address));
+        }
+    }
+
+    pub(super) fn send_ended(&mut self, now: Instant, call: &Call, place: u64, end: CallEnd) {
+        let id = call.session;
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let isolated = &self.isolated;
+        let publisher = &mut session.publisher;
+        publisher.unload(call.address);
+        let Some(send) = publisher.sends.get_mut(&place) else { return };
+        send.call = None;
+        let what = format!("send to {}", send.message.topic);
+        let answer = match end {
+            // Neither counts: nothing was tried, or we broke it off.
+            CallEnd::NotStarted => {
+                send.attempts = send.attempts.saturating_sub(1);
+                let elsewhere = session
+                    .routes
+                    .get(&*send.message.topic)
+                    .is_some_and(|route| send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address)));
+                if elsewhere {
+                    publisher.ready.insert(place);
+                } else {
+                    send.tried.clear();
+                    send.last = Some(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")));
+                    publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
+                }
+                self.pump(now, id);
+                return;
+            }
+            CallEnd::Cancelled => {
+                send.attempts = send.attempts.saturating_sub(1);
+                send.worst = Delivery::Unknown;
+                publisher.ready.insert(place);
+                return; // who cancelled it pumps
+            }
+            end => code::response(end, &what).and_then(|body| parse(&body, &what, send.attempts)),
+        };
+        let error = match answer {
+            Ok(receipt) => {
+                self.settle_send(now, id, place, Ok(receipt));
+                self.pump(now, id);
+                return;
+            }
+            Err(error) => error,
+        };
+        send.worst = send.worst.max(error.delivery());
+        if error.code() == Some(code::UNRECOGNIZED_CLIENT_TYPE) {
+            self.settings_missing(now, id, call.address);
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let settings = &session.settings;
+        let publisher = &mut session.publisher;
+        let Some(send) = publisher.sends.get_mut(&place) else { return };
+        if send.attempts >= publisher.max_attempts || error.recovery() == Recovery::Never {
+            let error = error.with_delivery(send.worst).with_attempts(send.attempts);
+            self.settle_send(now, id, place, Err(error));
+        } else if error.kind() == ErrorKind::Throttled {
+            publisher.pausing.insert((now + settings.pause.after(send.attempts), place));
+            send.last = Some(error);
+        } else {
+            send.last = Some(error);
+            publisher.ready.insert(place);
+        }
+        self.pump(now, id);
+    }
+
+    /// Fixes a result.
+    fn settle_send(&mut self, now: Instant, id: SessionId, place: u64, result: Result<SendReceipt, Error>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let ticket = session.publisher.sends.get(&place).map(|send| send.ticket);
+        let Some((settled, call)) = session.publisher.settle(id, place, result) else { return };
+        if let Some(ticket) = ticket {
+            let age = now.saturating_duration_since(ticket.called_at);
+            self.stats.longest_answer = self.stats.longest_answer.max(age);
+            if let Some(due) = ticket.due {
+                let overdue = now.saturating_duration_since(due);
+                self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
+            }
+        }
+        if let Some(call) = call {
+            self.forget(call);
+        }
+        self.act(Action::Settle(settled));
+        self.check_closed(now, id);
+    }
+
+    /// Fixes the result of everything that is due.
+    pub(super) fn expire_sends(&mut self, now: Instant, id: SessionId) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let due: Vec<u64> = session
+            .publisher
+            .sends
+            .iter()
+            .take_while(|(_, send)| send.ticket.due.is_some_and(|due| due <= now))
+            .map(|(place, _)| *place)
+            .collect();
+        for place in due {
+            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else { continue };
+            let allowed = send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
+            let text = format!("send to {} was not answered within {allowed:?}", send.message.topic);
+            let error = Error::new(ErrorKind::Timeout, text);
+            let error = match &send.last {
+                Some(last) => error.with_source(last.clone()),
+                None => error,
+            };
+            let error = send.fate(&error);
+            self.settle_send(now, id, place, Err(error));
+        }
+        self.arm_due(id);
+        self.pump(now, id);
+    }
+
+    pub(super) fn fail_sends(&mut self, now: Instant, id: SessionId, error: &Error) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        for place in session.publisher.sends.keys().copied().collect::<Vec<_>>() {
+            let fate = self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(error)));
+            if let Some(error) = fate {
+                self.settle_send(now, id, place, Err(error));
+            }
+        }
+    }
+}
+
+impl Publisher {
+    /// The endpoint for a send's next attempt: one that was not tried, is not isolated and has room, in turn. If all
+    /// were tried, or all are isolated, that no longer counts.
+    fn choose(
+        &self,
+        send: &Send,
+        route: &Route,
+        isolated: &BTreeSet<AddressId>,
+        settings: &super::settings::Settings,
+    ) -> Choice {
+        let message = &send.message;
+        if settings.validate_message_type {
+            let accepts = route.queues.first().map(|queue| queue.accepts.as_slice()).unwrap_or_default();
+            if !accepts.is_empty() && !accepts.contains(&message.kind) {
+                let text = format!("send to {}: the topic takes {accepts:?}, the message is {:?}", message.topic, message.kind);
+                return Choice::Refused(Error::new(ErrorKind::Misuse, text));
+            }
+        }
+        if message.body_size > settings.max_body_size {
+            let (size, most) = (message.body_size, settings.max_body_size);
+            let text = format!("body of {size} bytes to {}: the server takes {most} bytes", message.topic);
+            return Choice::Refused(Error::new(ErrorKind::TooLarge, text));
+        }
+        let queues: Vec<&Queue> = route.writable().collect();
+        if queues.is_empty() {
+            let text = format!("send to {}: no queue of the topic can be written", message.topic);
+            return Choice::Refused(Error::new(ErrorKind::Unavailable, text).with_recovery(Recovery::AfterRefresh));
+        }
+        if let Some(group) = &message.group {
+            // Always the same queue, so that order holds; also if its endpoint is out of favour.
+            let index = fifo::index(group, queues.len());
+            return queues.get(index).map_or(Choice::Full, |queue| Choice::To(queue.address));
+        }
+        let mut addresses: Vec<AddressId> = queues.iter().map(|queue| queue.address).collect();
+        let start = self.cursor % addresses.len().max(1);
+        addresses.rotate_left(start);
+        let distinct = addresses.iter().collect::<BTreeSet<_>>().len().max(1);
+        let share = self.in_flight.div_ceil(distinct).max(1);
+        let room = |address: &AddressId| self.load.get(address).copied().unwrap_or(0) < share;
+        let fresh = |address: &AddressId| !isolated.contains(address) && !send.tried.contains(address);
+        let well = |address: &AddressId| !isolated.contains(address);
+        let ranks: [&dyn Fn(&AddressId) -> bool; 3] = [&fresh, &well, &|_| true];
+        for rank in ranks {
+            if addresses.iter().any(rank) {
+                let found = addresses.iter().find(|address| rank(address) && room(address));
+                return found.map_or(Choice::Full, |address| Choice::To(*address));
+            }
+        }
+        Choice::Full
+    }
+}
+
+fn parse(body: &[u8], what: &str, attempts: u32) -> Result<SendReceipt, Error> {
+    let answer = pb::SendMessageResponse::parse_from_bytes(body).map_err(|error| code::malformed(what, error))?;
+    let entry = answer.entries.first();
+    // One message, one entry: its own status says more than the whole's.
+    let status = entry.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
+    code::check(status, what)?;
+    let entry = entry.ok_or_else(|| code::malformed(what, "an answer without a result"))?;
+    Ok(SendReceipt { message_id: entry.message_id.clone(), offset: entry.offset, attempts })
+}

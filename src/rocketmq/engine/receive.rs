@@ -1,0 +1,651 @@
+//! A simple consumer's calls: receive, acknowledge, change the invisible duration.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use protobuf::Message as _;
+
+use super::addresses::{AddressId, encode};
+use super::event::{Action, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
+use super::{Engine, Purpose, Timer, closed};
+use crate::error::{Error, ErrorKind, Recovery};
+use crate::pending::Completion;
+use crate::rocketmq::message::MessageView;
+use crate::rocketmq::wire::{code, method, pb, view};
+
+/// After the server said that it is too busy; after any other failure.
+const THROTTLED_PAUSE: Duration = Duration::from_millis(20);
+const FAILED_PAUSE: Duration = Duration::from_secs(1);
+/// A call that could not be started, or was cut off by a recovery, is made again after this.
+const AGAIN_PAUSE: Duration = Duration::from_millis(200);
+
+/// What a poll is for: a broker gives messages of all its queues of a topic to one poll.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PollKey {
+    pub topic: String,
+    pub broker: String,
+    pub address: AddressId,
+}
+
+/// What a consumer has under way.
+#[derive(Default)]
+pub(super) struct Receiver {
+    polls: BTreeMap<PollKey, Poll>,
+    /// Messages of polls that outlived their receive; the next one gets them.
+    buffer: VecDeque<(Instant, MessageView)>,
+    cursor: usize,
+}
+
+struct Poll {
+    call: CallId,
+    messages: Vec<MessageView>,
+    status: Option<pb::Status>,
+    received_at: Option<Instant>,
+    invisible: Duration,
+}
+
+pub(super) enum Operation {
+    Receive {
+        session: SessionId,
+        max: usize,
+        invisible: Duration,
+        /// Until then it waits for messages.
+        await_until: Instant,
+        reply: ReplyOf<Vec<MessageView>>,
+        /// Polls that answered that there is nothing, or failed.
+        answered: BTreeSet<PollKey>,
+        /// Polls that go again at a time.
+        again: BTreeMap<PollKey, Instant>,
+        heard: bool,
+        failure: Option<Error>,
+    },
+    Ack {
+        session: SessionId,
+        due: Instant,
+        handles: Vec<Handle>,
+        parts: Vec<Part>,
+        results: Vec<Option<Result<(), Error>>>,
+        reply: Completion<Vec<Result<(), Error>>>,
+    },
+    Change {
+        session: SessionId,
+        due: Instant,
+        handle: Handle,
+        invisible: Duration,
+        call: Option<CallId>,
+        reply: Completion<String>,
+    },
+}
+
+/// Handles of one topic and endpoint.
+pub(super) struct Part {
+    indexes: Vec<usize>,
+    call: Option<CallId>,
+    done: bool,
+}
+
+impl Operation {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Receive { session, .. } | Self::Ack { session, .. } | Self::Change { session, .. } => *session,
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn subscribe(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        topic: String,
+        filter: Option<pb::FilterExpression>,
+        _due: Instant,
+        reply: Completion<()>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else {
+            self.act(Action::Done(reply, Err(closed("consumer"))));
+            return;
+        };
+        let Role::SimpleConsumer(consumer) = &mut session.spec.role else {
+            self.act(Action::Done(reply, Err(Error::new(ErrorKind::Misuse, "subscribe: this is no consumer"))));
+            return;
+        };
+        match filter {
+            Some(filter) => {
+                consumer.subscriptions.insert(topic.clone(), filter);
+                self.ask_route(now, id, &topic);
+            }
+            None => {
+                consumer.subscriptions.remove(&topic);
+                session.routes.remove(&topic);
+                session.receiver.buffer.retain(|(_, message)| message.topic() != topic);
+            }
+        }
+        self.settings_changed(id);
+        self.act(Action::Done(reply, Ok(())));
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        max: usize,
+        invisible: Duration,
+        _due: Instant,
+        reply: ReplyOf<Vec<MessageView>>,
+    ) {
+        let Some(session) = self.sessions.get(&id).filter(|session| !session.is_closing()) else {
+            self.act(Action::Received { reply, session: id, result: Err(closed("consumer")) });
+            return;
+        };
+        let Role::SimpleConsumer(consumer) = &session.spec.role else {
+            let error = Error::new(ErrorKind::Misuse, "receive: this is no consumer");
+            self.act(Action::Received { reply, session: id, result: Err(error) });
+            return;
+        };
+        let await_until = now + consumer.await_duration;
+        let operation = self.id();
+        let receive = Operation::Receive {
+            session: id,
+            max,
+            invisible,
+            await_until,
+            reply,
+            answered: BTreeSet::new(),
+            again: BTreeMap::new(),
+            heard: false,
+            failure: None,
+        };
+        self.operations.insert(operation, receive);
+        if self.serve_buffer(now, id) {
+            return;
+        }
+        // The server may answer a little after the await time that it was given.
+        self.timers.arm(Timer::Operation(operation), await_until + session_slack(self, id));
+        self.start_polls(now, id, operation);
+    }
+
+    /// Gives buffered messages to the receive that waits longest. Whether there were any.
+    fn serve_buffer(&mut self, now: Instant, id: SessionId) -> bool {
+        let waiting = self.operations.iter().find_map(|(number, operation)| match operation {
+            Operation::Receive { session, max, .. } if *session == id => Some((*number, *max)),
+            _ => None,
+        });
+        let Some((number, max)) = waiting else { return false };
+        let Some(session) = self.sessions.get_mut(&id) else { return false };
+        let buffer = &mut session.receiver.buffer;
+        // What has been here for long may be visible to others again: they get it instead.
+        buffer.retain(|(until, _)| *until > now);
+        if buffer.is_empty() {
+            return false;
+        }
+        let messages: Vec<MessageView> = buffer.drain(..max.min(buffer.len())).map(|(_, message)| message).collect();
+        self.end_receive(number, Ok(messages));
+        true
+    }
+
+    fn end_receive(&mut self, number: u64, result: Result<Vec<MessageView>, Error>) {
+        self.timers.cancel(Timer::Operation(number));
+        self.timers.cancel(Timer::Again(number));
+        if let Some(Operation::Receive { session, reply, .. }) = self.operations.remove(&number) {
+            self.act(Action::Received { reply, session, result });
+        }
+    }
+
+    /// Polls every broker of every subscribed topic, each at most once at a time.
+    fn start_polls(&mut self, now: Instant, id: SessionId, number: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
+        let topics: Vec<String> = consumer.subscriptions.keys().cloned().collect();
+        if topics.is_empty() {
+            let error = Error::new(ErrorKind::Misuse, "receive: the consumer has no subscription");
+            self.end_receive(number, Err(error));
+            return;
+        }
+        let mut keys = BTreeSet::new();
+        let mut unknown = Vec::new();
+        let mut failure = None;
+        for topic in &topics {
+            match session.routes.get(topic) {
+                Some(route) if route.known => {
+                    keys.extend(route.readable().map(|queue| PollKey {
+                        topic: topic.clone(),
+                        broker: queue.broker.clone(),
+                        address: queue.address,
+                    }));
+                }
+                Some(route) if route.hopeless().is_some() => failure = route.error.clone(),
+                _ => unknown.push(topic.clone()),
+            }
+        }
+        for topic in &unknown {
+            self.ask_route(now, id, topic);
+        }
+        if keys.is_empty() && unknown.is_empty() {
+            let text = "receive: no queue can be read";
+            let error = failure.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, text));
+            self.end_receive(number, Err(error.in_context("receive")));
+            return;
+        }
+        let mut keys: Vec<PollKey> = keys.into_iter().collect();
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.receiver.cursor = session.receiver.cursor.wrapping_add(1);
+            let start = session.receiver.cursor % keys.len().max(1);
+            keys.rotate_left(start);
+        }
+        for key in keys {
+            self.start_poll(now, id, number, key);
+        }
+    }
+
+    fn start_poll(&mut self, now: Instant, id: SessionId, number: u64, key: PollKey) {
+        let Some(Operation::Receive { max, invisible, await_until, answered, again, .. }) =
+            self.operations.get_mut(&number)
+        else {
+            return;
+        };
+        if answered.contains(&key) || again.get(&key).is_some_and(|at| *at > now) {
+            return;
+        }
+        again.remove(&key);
+        let (max, invisible) = (*max, *invisible);
+        let left = await_until.saturating_duration_since(now);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.receiver.polls.contains_key(&key) {
+            return; // of an earlier receive: what it brings is for this one
+        }
+        let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
+        let Some(filter) = consumer.subscriptions.get(&key.topic).cloned() else { return };
+        let namespace = &session.spec.namespace;
+        let queue = pb::MessageQueue {
+            topic: protobuf::MessageField::some(pb::resource(namespace, &key.topic)),
+            // Any queue of the broker.
+            id: -1,
+            broker: protobuf::MessageField::some(pb::Broker { name: key.broker.clone(), ..Default::default() }),
+            ..Default::default()
+        };
+        let request = pb::ReceiveMessageRequest {
+            group: protobuf::MessageField::some(pb::resource(namespace, &consumer.group)),
+            message_queue: protobuf::MessageField::some(queue),
+            filter_expression: protobuf::MessageField::some(filter),
+            batch_size: i32::try_from(max).unwrap_or(i32::MAX),
+            invisible_duration: protobuf::MessageField::some(invisible.into()),
+            long_polling_timeout: protobuf::MessageField::some(left.into()),
+            ..Default::default()
+        };
+        let timeout = left + session.spec.request_timeout;
+        let address = key.address;
+        let body = encode(&request);
+        let call = self.call(now, id, address, Purpose::Poll(key.clone()), method::RECEIVE_MESSAGE, body, timeout);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            let poll = Poll { call, messages: Vec::new(), status: None, received_at: None, invisible };
+            session.receiver.polls.insert(key, poll);
+        }
+    }
+
+    pub(super) fn poll_frame(&mut self, call: CallId, body: Bytes) {
+        let Some((id, key)) = self.calls.get(&call).and_then(|known| match &known.purpose {
+            Purpose::Poll(key) => Some((known.session, key.clone())),
+            _ => None,
+        }) else {
+            return;
+        };
+        let endpoints = self.addresses.endpoints(key.address).cloned();
+        let Some(poll) = self.sessions.get_mut(&id).and_then(|session| session.receiver.polls.get_mut(&key)) else {
+            return;
+        };
+        use pb::receive_message_response::Content;
+        match pb::ReceiveMessageResponse::parse_from_bytes(&body).map(|frame| frame.content) {
+            Ok(Some(Content::Status(status))) => poll.status = Some(status),
+            Ok(Some(Content::Message(message))) => {
+                if let Some(endpoints) = endpoints {
+                    poll.messages.push(view::message(message, endpoints));
+                }
+            }
+            Ok(Some(Content::DeliveryTimestamp(_))) => {}
+            Ok(Some(_) | None) => log::debug!("a frame of an unknown kind in the answer to a receive is ignored"),
+            Err(error) => log::warn!("a frame in the answer to a receive cannot be read: {error}"),
+        }
+    }
+
+    pub(super) fn poll_ended(&mut self, now: Instant, id: SessionId, key: &PollKey, end: CallEnd) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Some(poll) = session.receiver.polls.remove(key) else { return };
+        if !poll.messages.is_empty() {
+            // Half of the time that others do not see them is for the way and for the user.
+            let until = poll.received_at.unwrap_or(now) + poll.invisible / 2;
+            session.receiver.buffer.extend(poll.messages.into_iter().map(|message| (until, message)));
+            while self.serve_buffer(now, id) {}
+            return;
+        }
+        let what = format!("receive from {}", key.topic);
+        let status = poll.status.filter(|status| status.code.value() != code::MESSAGE_NOT_FOUND);
+        let outcome = match end {
+            CallEnd::StreamOver => match &status {
+                Some(status) => code::check(Some(status), &what),
+                None => Ok(()),
+            },
+            CallEnd::NotStarted | CallEnd::Cancelled => {
+                Err(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")))
+            }
+            end => code::response(end, &what).map(|_| ()),
+        };
+        if outcome.as_ref().is_err_and(|error| error.code() == Some(code::UNRECOGNIZED_CLIENT_TYPE)) {
+            self.settings_missing(now, id, key.address);
+        }
+        let pause = match &outcome {
+            Err(error) if error.kind() == ErrorKind::Throttled => THROTTLED_PAUSE,
+            _ => FAILED_PAUSE,
+        };
+        let numbers: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| matches!(operation, Operation::Receive { session, .. } if *session == id))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            let Some(Operation::Receive { answered, again, heard, failure, await_until, .. }) =
+                self.operations.get_mut(&number)
+            else {
+                continue;
+            };
+            match &outcome {
+                Ok(()) => {
+                    *heard = true;
+                    answered.insert(key.clone());
+                }
+                Err(error) => {
+                    *failure = Some(error.clone());
+                    let at = now + pause;
+                    if error.recovery() == Recovery::Never || at >= *await_until {
+                        answered.insert(key.clone());
+                    } else {
+                        again.insert(key.clone(), at);
+                        self.timers.arm(Timer::Again(number), at);
+                    }
+                }
+            }
+            self.check_receive(now, id, number);
+        }
+    }
+
+    /// A receive ends without messages when every poll that it waits for has said so.
+    fn check_receive(&mut self, now: Instant, id: SessionId, number: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(Operation::Receive { again, heard, failure, answered, await_until, .. }) =
+            self.operations.get(&number)
+        else {
+            return;
+        };
+        let waits = !again.is_empty() || session.receiver.polls.keys().any(|key| !answered.contains(key));
+        if waits {
+            return;
+        }
+        // Shorter than it was asked to: an earlier receive's poll. There is time for another.
+        if *heard && failure.is_none() && *await_until > now + FAILED_PAUSE {
+            if let Some(Operation::Receive { answered, .. }) = self.operations.get_mut(&number) {
+                answered.clear();
+            }
+            self.start_polls(now, id, number);
+            return;
+        }
+        let result = match failure {
+            Some(error) if !heard => Err(error.clone()),
+            _ => Ok(Vec::new()),
+        };
+        self.end_receive(number, result);
+    }
+
+    pub(super) fn fail_receives(&mut self, id: SessionId, error: &Error) {
+        let numbers: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| matches!(operation, Operation::Receive { session, .. } if *session == id))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in numbers {
+            self.end_receive(number, Err(error.clone()));
+        }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let polls = std::mem::take(&mut session.receiver.polls);
+        polls.into_values().for_each(|poll| self.forget(poll.call));
+    }
+
+    /// Routes came, or a receive's pause is over.
+    pub(super) fn resume_operations(&mut self, now: Instant, id: SessionId) {
+        let numbers: Vec<u64> =
+            self.operations.iter().filter(|(_, operation)| operation.session() == id).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.operation_again(now, number);
+        }
+    }
+
+    pub(super) fn operation_again(&mut self, now: Instant, number: u64) {
+        match self.operations.get(&number) {
+            Some(Operation::Receive { session, .. }) => {
+                let id = *session;
+                self.start_polls(now, id, number);
+            }
+            Some(Operation::Ack { parts, .. }) => {
+                for part in 0..parts.len() {
+                    self.start_ack(now, number, part);
+                }
+            }
+            Some(Operation::Change { .. }) => self.start_change(now, number),
+            None => {}
+        }
+    }
+
+    pub(super) fn operation_due(&mut self, now: Instant, number: u64) {
+        match self.operations.get(&number) {
+            Some(Operation::Receive { heard, failure, .. }) => {
+                let result = match failure {
+                    Some(error) if !heard => Err(error.clone()),
+                    _ => Ok(Vec::new()),
+                };
+                self.end_receive(number, result);
+            }
+            Some(operation) => {
+                let id = operation.session();
+                let error = Error::new(ErrorKind::Timeout, "the server did not answer in time");
+                self.end_operation(number, &error);
+                self.check_closed(now, id);
+            }
+            None => {}
+        }
+    }
+
+    /// Answers an operation; what it has no result for gets `error`.
+    fn end_operation(&mut self, number: u64, error: &Error) {
+        self.timers.cancel(Timer::Operation(number));
+        self.timers.cancel(Timer::Again(number));
+        match self.operations.remove(&number) {
+            Some(Operation::Ack { parts, results, reply, .. }) => {
+                parts.into_iter().filter_map(|part| part.call).for_each(|call| self.forget(call));
+                let results = results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect();
+                self.act(Action::Acked(reply, Ok(results)));
+            }
+            Some(Operation::Change { call, reply, .. }) => {
+                call.into_iter().for_each(|call| self.forget(call));
+                self.act(Action::Changed(reply, Err(error.clone())));
+            }
+            Some(Operation::Receive { session, reply, .. }) => {
+                self.act(Action::Received { reply, session, result: Err(error.clone()) });
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn has_operations(&self, id: SessionId) -> bool {
+        self.operations.values().any(|operation| operation.session() == id)
+    }
+
+    pub(super) fn fail_operations(&mut self, id: SessionId, error: &Error) {
+        let numbers: Vec<u64> =
+            self.operations.iter().filter(|(_, operation)| operation.session() == id).map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.end_operation(number, error));
+    }
+
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        handles: Vec<Handle>,
+        due: Instant,
+        reply: Completion<Vec<Result<(), Error>>>,
+    ) {
+        if !self.sessions.contains_key(&id) {
+            self.act(Action::Acked(reply, Err(closed("consumer"))));
+            return;
+        }
+        let mut by_place: BTreeMap<(String, AddressId), Vec<usize>> = BTreeMap::new();
+        for (index, handle) in handles.iter().enumerate() {
+            let address = self.addresses.number(&handle.endpoints);
+            by_place.entry((handle.topic.clone(), address)).or_default().push(index);
+        }
+        let parts: Vec<Part> =
+            by_place.into_values().map(|indexes| Part { indexes, call: None, done: false }).collect();
+        let number = self.id();
+        let (count, results) = (parts.len(), handles.iter().map(|_| None).collect());
+        self.operations.insert(number, Operation::Ack { session: id, due, handles, parts, results, reply });
+        self.timers.arm(Timer::Operation(number), due);
+        if count == 0 {
+            self.end_operation(number, &closed("consumer"));
+        }
+        for part in 0..count {
+            self.start_ack(now, number, part);
+        }
+    }
+
+    fn start_ack(&mut self, now: Instant, number: u64, index: usize) {
+        let Some(Operation::Ack { session: id, due, handles, parts, .. }) = self.operations.get(&number) else { return };
+        let (id, due) = (*id, *due);
+        let Some(part) = parts.get(index).filter(|part| !part.done && part.call.is_none()) else { return };
+        let Some(first) = part.indexes.first().and_then(|first| handles.get(*first)) else { return };
+        let Some(session) = self.sessions.get(&id) else { return };
+        let entries = part.indexes.iter().filter_map(|index| handles.get(*index)).map(|handle| pb::AckMessageEntry {
+            message_id: handle.message_id.clone(),
+            receipt_handle: handle.receipt_handle.clone(),
+            ..Default::default()
+        });
+        let request = pb::AckMessageRequest {
+            group: session.group().map(|group| pb::resource(&session.spec.namespace, group)).into(),
+            topic: protobuf::MessageField::some(pb::resource(&session.spec.namespace, &first.topic)),
+            entries: entries.collect(),
+            ..Default::default()
+        };
+        let timeout = session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
+        let endpoints = first.endpoints.clone();
+        let address = self.addresses.number(&endpoints);
+        let purpose = Purpose::Ack(number, index);
+        let call = self.call(now, id, address, purpose, method::ACK_MESSAGE, encode(&request), timeout);
+        if let Some(Operation::Ack { parts, .. }) = self.operations.get_mut(&number) {
+            if let Some(part) = parts.get_mut(index) {
+                part.call = Some(call);
+            }
+        }
+    }
+
+    pub(super) fn ack_ended(&mut self, now: Instant, number: u64, index: usize, end: CallEnd) {
+        let Some(Operation::Ack { session: id, handles, parts, results, .. }) = self.operations.get_mut(&number) else {
+            return;
+        };
+        let id = *id;
+        let Some(part) = parts.get_mut(index) else { return };
+        part.call = None;
+        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+            self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
+            return;
+        }
+        part.done = true;
+        let outcome = code::response(end, "acknowledge").and_then(|body| {
+            pb::AckMessageResponse::parse_from_bytes(&body).map_err(|error| code::malformed("acknowledge", error))
+        });
+        for at in &part.indexes {
+            let (Some(handle), Some(result)) = (handles.get(*at), results.get_mut(*at)) else { continue };
+            *result = Some(match &outcome {
+                Ok(answer) => {
+                    let own = answer.entries.iter().find(|entry| entry.receipt_handle == handle.receipt_handle);
+                    let status = own.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
+                    code::check(status, &format!("acknowledge {}", handle.message_id))
+                }
+                Err(error) => Err(error.clone()),
+            });
+        }
+        if parts.iter().all(|part| part.done) {
+            self.end_operation(number, &closed("consumer"));
+            self.check_closed(now, id);
+        }
+    }
+
+    pub(super) fn change_invisible(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        handle: Handle,
+        invisible: Duration,
+        due: Instant,
+        reply: Completion<String>,
+    ) {
+        if !self.sessions.contains_key(&id) {
+            self.act(Action::Changed(reply, Err(closed("consumer"))));
+            return;
+        }
+        let number = self.id();
+        self.operations.insert(number, Operation::Change { session: id, due, handle, invisible, call: None, reply });
+        self.timers.arm(Timer::Operation(number), due);
+        self.start_change(now, number);
+    }
+
+    fn start_change(&mut self, now: Instant, number: u64) {
+        let Some(Operation::Change { session: id, due, handle, invisible, call: None, .. }) =
+            self.operations.get(&number)
+        else {
+            return;
+        };
+        let (id, due, endpoints) = (*id, *due, handle.endpoints.clone());
+        let Some(session) = self.sessions.get(&id) else { return };
+        let request = pb::ChangeInvisibleDurationRequest {
+            group: session.group().map(|group| pb::resource(&session.spec.namespace, group)).into(),
+            topic: protobuf::MessageField::some(pb::resource(&session.spec.namespace, &handle.topic)),
+            receipt_handle: handle.receipt_handle.clone(),
+            invisible_duration: protobuf::MessageField::some((*invisible).into()),
+            message_id: handle.message_id.clone(),
+            ..Default::default()
+        };
+        let timeout = session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
+        let address = self.addresses.number(&endpoints);
+        let purpose = Purpose::Change(number);
+        let made = self.call(now, id, address, purpose, method::CHANGE_INVISIBLE_DURATION, encode(&request), timeout);
+        if let Some(Operation::Change { call, .. }) = self.operations.get_mut(&number) {
+            *call = Some(made);
+        }
+    }
+
+    pub(super) fn change_ended(&mut self, now: Instant, number: u64, end: CallEnd) {
+        let Some(Operation::Change { session: id, call, .. }) = self.operations.get_mut(&number) else { return };
+        let id = *id;
+        *call = None;
+        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+            self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
+            return;
+        }
+        let what = "change of the invisible duration";
+        let result = code::response(end, what).and_then(|body| {
+            let answer =
+                pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| code::malformed(what, error))?;
+            code::check(answer.status.as_ref(), what)?;
+            Ok(answer.receipt_handle)
+        });
+        self.timers.cancel(Timer::Operation(number));
+        if let Some(Operation::Change { reply, .. }) = self.operations.remove(&number) {
+            self.act(Action::Changed(reply, result));
+        }
+        self.check_closed(now, id);
+    }
+}
+
+fn session_slack(engine: &Engine, id: SessionId) -> Duration {
+    engine.sessions.get(&id).map_or(Duration::ZERO, |session| session.spec.request_timeout)
+}

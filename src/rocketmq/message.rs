@@ -1,0 +1,406 @@
+//! Messages to send and messages received.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+
+use super::engine::event::Handle;
+use super::wire::endpoints::Endpoints;
+use super::wire::names;
+use super::wire::pb;
+use crate::error::{Error, ErrorKind};
+use crate::policy::limits::Violations;
+
+/// What a topic takes and a message is (`MessageType`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MessageType {
+    /// No order, delivered at once.
+    Normal,
+    /// In order within its message group.
+    Fifo,
+    /// Delivered at a later time.
+    Delay,
+}
+
+impl MessageType {
+    pub(crate) fn wire(self) -> pb::MessageType {
+        match self {
+            Self::Normal => pb::MessageType::NORMAL,
+            Self::Fifo => pb::MessageType::FIFO,
+            Self::Delay => pb::MessageType::DELAY,
+        }
+    }
+}
+
+/// A message to be sent: a topic, a body and what travels with it.
+///
+/// ```
+/// use threadmq::rocketmq::Message;
+///
+/// let message = Message::new("orders", "a body").key("order-7").tag("paid").property("attempt", "1");
+/// # let _ = message;
+/// ```
+#[derive(Clone)]
+pub struct Message {
+    pub(crate) topic: String,
+    pub(crate) body: Bytes,
+    tag: Option<String>,
+    keys: Vec<String>,
+    properties: Vec<(String, String)>,
+    group: Option<String>,
+    deliver_at: Option<SystemTime>,
+    deliver_after: Option<Duration>,
+}
+
+impl Message {
+    /// A message with this body and nothing else. A `Vec` or `Bytes` is taken over without a copy.
+    pub fn new(topic: impl Into<String>, body: impl Into<Body>) -> Self {
+        Self {
+            topic: topic.into(),
+            body: body.into().0,
+            tag: None,
+            keys: Vec::new(),
+            properties: Vec::new(),
+            group: None,
+            deliver_at: None,
+            deliver_after: None,
+        }
+    }
+
+    /// What consumers can filter by (`SystemProperties.tag`). Not blank, without `|`.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    /// A key to look the message up by (`SystemProperties.keys`). May be given more than once; not blank.
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.keys.push(key.into());
+        self
+    }
+
+    /// Adds a property (`user_properties`): at most 128, 16 KiB altogether with tag and keys. The same name given
+    /// again replaces the value.
+    pub fn property(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        let (name, value) = (name.into(), value.into());
+        self.properties.retain(|(known, _)| *known != name);
+        self.properties.push((name, value));
+        self
+    }
+
+    /// Makes it a FIFO message: delivered in order within this group (`SystemProperties.message_group`). Less than 64
+    /// bytes, not blank. Excludes a delivery time.
+    pub fn message_group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    /// Makes it a delayed message: delivered no earlier than this (`SystemProperties.delivery_timestamp`, precise to
+    /// about a second, at most a day ahead by default of the server). A time that is past means at once.
+    pub fn deliver_at(mut self, at: SystemTime) -> Self {
+        self.deliver_at = Some(at);
+        self.deliver_after = None;
+        self
+    }
+
+    /// As [`deliver_at`](Self::deliver_at), counted from the call to send.
+    pub fn deliver_after(mut self, delay: Duration) -> Self {
+        self.deliver_after = Some(delay);
+        self.deliver_at = None;
+        self
+    }
+
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The body.
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// What kind of message it is, by what was set.
+    pub fn message_type(&self) -> MessageType {
+        if self.group.is_some() {
+            MessageType::Fifo
+        } else if self.deliver_at.is_some() || self.deliver_after.is_some() {
+            MessageType::Delay
+        } else {
+            MessageType::Normal
+        }
+    }
+
+    pub(crate) fn group(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    /// Bytes of keys and properties, for the memory limit.
+    pub(crate) fn extra_bytes(&self) -> usize {
+        let properties: usize = self.properties.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let keys: usize = self.keys.iter().map(String::len).sum();
+        properties + keys + self.tag.as_ref().map_or(0, String::len) + self.group.as_ref().map_or(0, String::len)
+    }
+
+    /// Everything that no server would take, all at once.
+    pub(crate) fn check(&self, max_body_size: usize) -> Result<(), Error> {
+        if self.body.len() > max_body_size {
+            let text = format!("body of {} bytes to {}: the server takes {max_body_size} bytes", self.body.len(), self.topic);
+            return Err(Error::new(ErrorKind::TooLarge, text));
+        }
+        let mut violations = Violations::new();
+        violations.take(names::topic(&self.topic));
+        if self.body.is_empty() {
+            violations.add("body: must not be empty".to_owned());
+        }
+        if let Some(tag) = &self.tag {
+            violations.take(names::tag(tag));
+        }
+        for key in &self.keys {
+            violations.take(names::key(key));
+        }
+        if let Some(group) = &self.group {
+            violations.take(names::message_group(group));
+            if self.deliver_at.is_some() || self.deliver_after.is_some() {
+                violations.add("message_group and a delivery time exclude each other".to_owned());
+            }
+        }
+        for violation in names::properties(&self.properties, self.tag.as_deref(), &self.keys) {
+            violations.add(violation);
+        }
+        violations.finish(&format!("message to {}", self.topic)).map_err(|error| error.as_kind(ErrorKind::Misuse))
+    }
+
+    /// The whole request that sends it.
+    pub(crate) fn encode(&self, namespace: &str, message_id: &str, host: &str, now: SystemTime) -> Result<Bytes, Error> {
+        use protobuf::Message as _;
+        let deliver_at = self.deliver_at.or_else(|| self.deliver_after.and_then(|delay| now.checked_add(delay)));
+        let properties = pb::SystemProperties {
+            tag: self.tag.clone(),
+            keys: self.keys.clone(),
+            message_id: message_id.to_owned(),
+            body_encoding: pb::Encoding::IDENTITY.into(),
+            message_type: self.message_type().wire().into(),
+            born_timestamp: protobuf::MessageField::some(now.into()),
+            born_host: host.to_owned(),
+            message_group: self.group.clone(),
+            delivery_timestamp: deliver_at.map(Into::into).into(),
+            ..Default::default()
+        };
+        let message = pb::Message {
+            topic: protobuf::MessageField::some(pb::resource(namespace, &self.topic)),
+            user_properties: self.properties.iter().cloned().collect(),
+            system_properties: protobuf::MessageField::some(properties),
+            body: self.body.to_vec(),
+            ..Default::default()
+        };
+        let request = pb::SendMessageRequest { messages: vec![message], ..Default::default() };
+        request.write_to_bytes().map(Bytes::from).map_err(|error| {
+            Error::new(ErrorKind::Internal, format!("message to {} cannot be encoded", self.topic)).with_source(error)
+        })
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("topic", &self.topic)
+            .field("body_bytes", &self.body.len())
+            .field("tag", &self.tag)
+            .field("keys", &self.keys)
+            .field("message_group", &self.group)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What can be the body of a message: bytes or text.
+pub struct Body(Bytes);
+
+impl From<Bytes> for Body {
+    fn from(body: Bytes) -> Self {
+        Self(body)
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(body: Vec<u8>) -> Self {
+        Self(body.into())
+    }
+}
+
+impl From<String> for Body {
+    fn from(body: String) -> Self {
+        Self(body.into())
+    }
+}
+
+impl From<&str> for Body {
+    fn from(body: &str) -> Self {
+        Self(Bytes::copy_from_slice(body.as_bytes()))
+    }
+}
+
+impl From<&[u8]> for Body {
+    fn from(body: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(body))
+    }
+}
+
+/// What the server answered to a message that it stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SendReceipt {
+    pub(crate) message_id: String,
+    pub(crate) offset: i64,
+    pub(crate) attempts: u32,
+}
+
+impl SendReceipt {
+    /// The id of the message (`SendResultEntry.message_id`).
+    pub fn message_id(&self) -> &str {
+        &self.message_id
+    }
+
+    /// Its offset in the queue that took it (`SendResultEntry.offset`).
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// How many times the message was handed to a connection: 1 unless an attempt failed.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+}
+
+/// A message received. Cloning is cheap.
+#[derive(Clone)]
+pub struct MessageView {
+    pub(crate) inner: Arc<Received>,
+}
+
+pub(crate) struct Received {
+    pub topic: String,
+    pub body: Bytes,
+    pub message_id: String,
+    pub receipt_handle: String,
+    pub tag: Option<String>,
+    pub keys: Vec<String>,
+    pub properties: Vec<(String, String)>,
+    pub group: Option<String>,
+    pub delivery_attempt: u32,
+    pub born_at: Option<SystemTime>,
+    pub stored_at: Option<SystemTime>,
+    pub deliver_at: Option<SystemTime>,
+    pub queue_id: i32,
+    pub queue_offset: Option<i64>,
+    /// The body does not match its digest, or cannot be unpacked.
+    pub corrupted: bool,
+    pub endpoints: Endpoints,
+}
+
+impl MessageView {
+    /// The topic.
+    pub fn topic(&self) -> &str {
+        &self.inner.topic
+    }
+
+    /// The body, unpacked.
+    pub fn body(&self) -> &Bytes {
+        &self.inner.body
+    }
+
+    /// The id that its producer gave it.
+    pub fn message_id(&self) -> &str {
+        &self.inner.message_id
+    }
+
+    /// Its tag.
+    pub fn tag(&self) -> Option<&str> {
+        self.inner.tag.as_deref()
+    }
+
+    /// Its keys.
+    pub fn keys(&self) -> &[String] {
+        &self.inner.keys
+    }
+
+    /// Its properties; the order is not kept.
+    pub fn properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.inner.properties.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of a property.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        self.properties().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// The group that it is ordered in.
+    pub fn message_group(&self) -> Option<&str> {
+        self.inner.group.as_deref()
+    }
+
+    /// How many times it has been delivered, this time included.
+    pub fn delivery_attempt(&self) -> u32 {
+        self.inner.delivery_attempt
+    }
+
+    /// When its producer sent it, by the producer's clock.
+    pub fn born_at(&self) -> Option<SystemTime> {
+        self.inner.born_at
+    }
+
+    /// When the server stored it.
+    pub fn stored_at(&self) -> Option<SystemTime> {
+        self.inner.stored_at
+    }
+
+    /// When it was to be delivered, if it was delayed.
+    pub fn deliver_at(&self) -> Option<SystemTime> {
+        self.inner.deliver_at
+    }
+
+    /// Its offset in its queue.
+    pub fn queue_offset(&self) -> Option<i64> {
+        self.inner.queue_offset
+    }
+
+    /// The queue that it came from.
+    pub fn queue_id(&self) -> i32 {
+        self.inner.queue_id
+    }
+
+    /// Whether the body arrived damaged: it does not match the digest that the server sent with it, or it cannot be
+    /// unpacked. The body is then as it came.
+    pub fn is_corrupted(&self) -> bool {
+        self.inner.corrupted
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle {
+            topic: self.inner.topic.clone(),
+            message_id: self.inner.message_id.clone(),
+            receipt_handle: self.inner.receipt_handle.clone(),
+            endpoints: self.inner.endpoints.clone(),
+        }
+    }
+}
+
+impl PartialEq for MessageView {
+    /// The same delivery of the same message.
+    fn eq(&self, other: &Self) -> bool {
+        self.inner.message_id == other.inner.message_id && self.inner.receipt_handle == other.inner.receipt_handle
+    }
+}
+
+impl fmt::Debug for MessageView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MessageView")
+            .field("topic", &self.inner.topic)
+            .field("message_id", &self.inner.message_id)
+            .field("body_bytes", &self.inner.body.len())
+            .field("delivery_attempt", &self.inner.delivery_attempt)
+            .finish_non_exhaustive()
+    }
+}

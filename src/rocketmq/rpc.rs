@@ -1,0 +1,293 @@
+//! gRPC channels and calls. Owns the `tmq-grpc` threads, of which there is one set in the process.
+//!
+//! Nothing here blocks. A call's end is seen by a future that runs on a gRPC thread: it reads the state of the
+//! channel, and posts both. Requests and responses are bytes; who sends them knows what they are.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::io::Read;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_channel::mpsc::{UnboundedSender, unbounded};
+use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
+use futures_util::StreamExt;
+use grpcio::{
+    CallOption, Channel, ChannelBuilder, Client, ConnectivityState, EnvBuilder, Environment, Error as GrpcError,
+    GrpcSlice, Marshaller, MessageReader, Metadata, MetadataBuilder, Method as GrpcMethod, MethodType, WriteFlags,
+};
+
+use super::engine::event::{CallEnd, CallId, EntryId, RpcEvent, StreamId};
+use super::wire::endpoints::Endpoints;
+use super::wire::method::{Kind, Method};
+
+/// One completion queue: what its thread does is post.
+const QUEUES: usize = 1;
+/// First and longest pause between attempts to connect. gRPC's own are 1 s and 120 s.
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(3);
+/// How long one attempt to connect may take. gRPC's own is 20 s.
+const CONNECT_TIMEOUT_MS: i32 = 3_000;
+
+/// Whoever hears of what happened. Called on gRPC threads, so it must not block.
+pub(super) trait RpcSink: Clone + Send + 'static {
+    fn post(&self, event: RpcEvent);
+}
+
+/// The channels of one client.
+pub(super) struct Rpc<S> {
+    channels: HashMap<EntryId, Client>,
+    calls: HashMap<CallId, AbortHandle>,
+    streams: HashMap<StreamId, Stream>,
+    sink: S,
+}
+
+struct Stream {
+    writer: UnboundedSender<Bytes>,
+    abort: AbortHandle,
+}
+
+fn environment() -> Arc<Environment> {
+    static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
+    Arc::clone(ENVIRONMENT.get_or_init(|| {
+        // For ever: gRPC does not join its threads, and a second environment would only add more.
+        Arc::new(EnvBuilder::new().cq_count(QUEUES).name_prefix("tmq-grpc").build())
+    }))
+}
+
+impl<S: RpcSink> Rpc<S> {
+    pub(super) fn new(sink: S) -> Self {
+        Self { channels: HashMap::new(), calls: HashMap::new(), streams: HashMap::new(), sink }
+    }
+
+    /// Makes a channel; it connects by itself.
+    pub(super) fn connect(&mut self, entry: EntryId, endpoints: &Endpoints) {
+        let mut builder = ChannelBuilder::new(environment())
+            .primary_user_agent(concat!("threadmq/", env!("CARGO_PKG_VERSION")))
+            .enable_retry(false)
+            .enable_http_proxy(false)
+            .max_receive_message_len(-1)
+            .max_send_message_len(-1)
+            // A channel of its own pool dials anew; the process-wide pool would hand it the dead connection.
+            .use_local_subchannel_pool(true)
+            .initial_reconnect_backoff(FIRST_BACKOFF)
+            .max_reconnect_backoff(LONGEST_BACKOFF);
+        if let Ok(key) = CString::new("grpc.min_reconnect_backoff_ms") {
+            builder = builder.raw_cfg_int(key, CONNECT_TIMEOUT_MS);
+        }
+        let channel = builder.connect(&endpoints.target());
+        channel.check_connectivity_state(true);
+        self.channels.insert(entry, Client::new(channel));
+    }
+
+    /// Forgets the channel. What still runs on it ends by cancellation.
+    pub(super) fn close(&mut self, entry: EntryId) {
+        self.channels.remove(&entry);
+    }
+
+    pub(super) fn call(
+        &mut self,
+        call: CallId,
+        entry: EntryId,
+        method: Method,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        timeout: Duration,
+    ) {
+        let started = self.channels.get(&entry).cloned().and_then(|client| {
+            // Asks an idle channel to connect, too. One that just failed is not asked to fail again.
+            let state = client.channel().check_connectivity_state(true);
+            (state != ConnectivityState::GRPC_CHANNEL_TRANSIENT_FAILURE
+                && state != ConnectivityState::GRPC_CHANNEL_SHUTDOWN)
+                .then_some(client)
+        });
+        let Some(client) = started else {
+            self.sink.post(RpcEvent::Ended { call, ready: false, end: CallEnd::NotStarted });
+            return;
+        };
+        let options = match metadata(headers) {
+            Ok(metadata) => CallOption::default().timeout(timeout).headers(metadata),
+            Err(error) => {
+                self.sink.post(RpcEvent::Ended { call, ready: false, end: failed(&error) });
+                return;
+            }
+        };
+        let (abort, registration) = AbortHandle::new_pair();
+        let sink = self.sink.clone();
+        let channel = client.channel().clone();
+        match method.kind {
+            Kind::Unary => match client.unary_call_async(&grpc_method(method), &body, options) {
+                Ok(receiver) => {
+                    let ended = Abortable::new(receiver, registration).map(move |outcome| {
+                        let end = match outcome {
+                            Ok(Ok(response)) => CallEnd::Response(response),
+                            Ok(Err(error)) => failed(&error),
+                            Err(_) => CallEnd::Cancelled,
+                        };
+                        sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end });
+                    });
+                    client.spawn(ended);
+                }
+                Err(error) => sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end: failed(&error) }),
+            },
+            Kind::ServerStream => match client.server_streaming(&grpc_method(method), &body, options) {
+                Ok(receiver) => {
+                    let frames = sink.clone();
+                    let read = receiver
+                        .map(move |frame| frame.map(|body| frames.post(RpcEvent::Frame { call, body })))
+                        .fold(Ok(()), |before: Result<(), GrpcError>, frame| std::future::ready(before.and(frame)));
+                    let ended = Abortable::new(read, registration).map(move |outcome| {
+                        let end = match outcome {
+                            Ok(Ok(())) => CallEnd::StreamOver,
+                            Ok(Err(error)) => failed(&error),
+                            Err(_) => CallEnd::Cancelled,
+                        };
+                        sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end });
+                    });
+                    client.spawn(ended);
+                }
+                Err(error) => sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end: failed(&error) }),
+            },
+            Kind::Duplex => {
+                let end = CallEnd::Failed { code: 12, message: format!("{} is no call but a stream", method.path) };
+                sink.post(RpcEvent::Ended { call, ready: false, end });
+                return;
+            }
+        }
+        self.calls.insert(call, abort);
+    }
+
+    /// The end of the call is still posted, once.
+    pub(super) fn cancel(&mut self, call: CallId) {
+        if let Some(abort) = self.calls.remove(&call) {
+            abort.abort();
+        }
+    }
+
+    /// The call's end has arrived.
+    pub(super) fn ended(&mut self, call: CallId) {
+        self.calls.remove(&call);
+    }
+
+    pub(super) fn open_stream(
+        &mut self,
+        stream: StreamId,
+        entry: EntryId,
+        method: Method,
+        headers: &[(&'static str, String)],
+    ) {
+        let over = |reason: String| RpcEvent::StreamEnded { stream, reason };
+        let Some(client) = self.channels.get(&entry) else {
+            self.sink.post(over("there is no channel".to_owned()));
+            return;
+        };
+        let opened = metadata(headers).and_then(|metadata| {
+            // No deadline: it lives as long as the session.
+            client.duplex_streaming(&grpc_method(method), CallOption::default().headers(metadata))
+        });
+        let (sender, receiver) = match opened {
+            Ok(both) => both,
+            Err(error) => {
+                self.sink.post(over(error.to_string()));
+                return;
+            }
+        };
+        let (writer, writes) = unbounded::<Bytes>();
+        let (abort, registration) = AbortHandle::new_pair();
+        let frames = self.sink.clone();
+        let read = receiver
+            .map(move |frame| frame.map(|body| frames.post(RpcEvent::StreamFrame { stream, body })))
+            .fold(Ok(()), |before: Result<(), GrpcError>, frame| std::future::ready(before.and(frame)))
+            .boxed();
+        // One after another, and in the order in which they were asked for. The end of `writes` half-closes it.
+        let write = writes.map(|body| Ok((body, WriteFlags::default()))).forward(sender).boxed();
+        // A write that fails says less than the status that the reader gets, so that one is waited for.
+        let both = select(read, write).then(|first| match first {
+            Either::Left((ended, _)) => std::future::ready(ended).boxed(),
+            Either::Right((_, read)) => read,
+        });
+        let sink = self.sink.clone();
+        let ended = Abortable::new(both, registration).map(move |outcome| {
+            let reason = match outcome {
+                Ok(Ok(())) => "the server ended the stream".to_owned(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "cancelled".to_owned(),
+            };
+            sink.post(RpcEvent::StreamEnded { stream, reason });
+        });
+        client.spawn(ended);
+        self.streams.insert(stream, Stream { writer, abort });
+    }
+
+    pub(super) fn write(&mut self, stream: StreamId, body: Bytes) {
+        if let Some(open) = self.streams.get(&stream) {
+            // The stream's end is on its way if this fails.
+            let _ = open.writer.unbounded_send(body);
+        }
+    }
+
+    /// Cancels before it closes, so that a write that is stuck on a dead link holds nothing up.
+    pub(super) fn cancel_stream(&mut self, stream: StreamId) {
+        if let Some(open) = self.streams.remove(&stream) {
+            open.abort.abort();
+        }
+    }
+
+    /// The stream's end has arrived.
+    pub(super) fn stream_ended(&mut self, stream: StreamId) {
+        self.streams.remove(&stream);
+    }
+}
+
+impl<S> Drop for Rpc<S> {
+    fn drop(&mut self) {
+        self.calls.values().for_each(AbortHandle::abort);
+        self.streams.values().for_each(|stream| stream.abort.abort());
+    }
+}
+
+/// A half-open link reads READY, a refused one does not.
+fn is_ready(channel: &Channel) -> bool {
+    channel.check_connectivity_state(false) == ConnectivityState::GRPC_CHANNEL_READY
+}
+
+fn metadata(headers: &[(&'static str, String)]) -> Result<Metadata, GrpcError> {
+    let mut builder = MetadataBuilder::with_capacity(headers.len());
+    for (name, value) in headers {
+        builder.add_str(name, value)?;
+    }
+    Ok(builder.build())
+}
+
+fn failed(error: &GrpcError) -> CallEnd {
+    /// `UNKNOWN`: what gRPC says without a status.
+    const UNKNOWN: i32 = 2;
+    match error {
+        GrpcError::RpcFailure(status) => {
+            CallEnd::Failed { code: status.code().into(), message: status.message().to_owned() }
+        }
+        other => CallEnd::Failed { code: UNKNOWN, message: other.to_string() },
+    }
+}
+
+fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
+    let ty = match method.kind {
+        Kind::Unary => MethodType::Unary,
+        Kind::ServerStream => MethodType::ServerStreaming,
+        Kind::Duplex => MethodType::Duplex,
+    };
+    let bytes = || Marshaller { ser: write_bytes, de: read_bytes };
+    GrpcMethod { ty, name: method.path, req_mar: bytes(), resp_mar: bytes() }
+}
+
+fn write_bytes(body: &Bytes, into: &mut GrpcSlice) -> grpcio::Result<()> {
+    *into = GrpcSlice::from(&body[..]);
+    Ok(())
+}
+
+fn read_bytes(mut reader: MessageReader) -> grpcio::Result<Bytes> {
+    let mut body = Vec::with_capacity(reader.len());
+    reader.read_to_end(&mut body).map_err(|error| GrpcError::Codec(Box::new(error)))?;
+    Ok(Bytes::from(body))
+}
