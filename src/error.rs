@@ -116,6 +116,14 @@ impl Error {
         self.rebuild(|cause| cause.recovery = recovery)
     }
 
+    /// The same text about something of another kind.
+    pub(crate) fn as_kind(self, kind: ErrorKind) -> Self {
+        self.rebuild(|cause| {
+            cause.kind = kind;
+            cause.recovery = default_recovery(kind);
+        })
+    }
+
     pub(crate) fn with_code(self, code: i32) -> Self {
         self.rebuild(|cause| cause.code = Some(code))
     }

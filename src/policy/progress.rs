@@ -1,5 +1,7 @@
 //! How far each lane of a producer has come, and who waits for that: the answer to flush.
 
+use std::collections::BTreeSet;
+
 use crate::error::Error;
 
 /// What a flush waits for.
@@ -9,6 +11,31 @@ pub(crate) enum Flushed {
     Fixed,
     /// Every result is fixed and every permit has come back, so every callback has returned.
     Returned,
+}
+
+/// Places of a lane that are done, in any order: how far all of them are.
+#[derive(Debug, Default)]
+pub(crate) struct Watermark {
+    low: u64,
+    beyond: BTreeSet<u64>,
+}
+
+impl Watermark {
+    /// One more place is done; by how many places the mark rises. Places count from 1, each is given once.
+    pub(crate) fn add(&mut self, place: u64) -> u64 {
+        self.beyond.insert(place);
+        let before = self.low;
+        while self.beyond.first() == Some(&(self.low + 1)) {
+            self.beyond.pop_first();
+            self.low += 1;
+        }
+        self.low - before
+    }
+
+    /// Everything up to here is done.
+    pub(crate) fn low(&self) -> u64 {
+        self.low
+    }
 }
 
 #[derive(Debug, Default)]
@@ -37,8 +64,13 @@ impl Lane {
 
     fn failed(&mut self, place: u64, through: u64, error: &Error) {
         match &mut self.untold {
+            // Where results are fixed in any order, an earlier place may fail later.
+            Some(untold) if place < untold.place => {
+                untold.place = place;
+                untold.first = error.clone();
+            }
             Some(untold) => {
-                untold.through = through;
+                untold.through = untold.through.max(through);
                 untold.latest = error.clone();
             }
             None => self.untold = Some(Untold { place, first: error.clone(), through, latest: error.clone() }),

@@ -159,7 +159,7 @@ impl ClientShared {
         }
         let (reply, answer) = completion();
         let flush_until = deadline(now, flush_time(limit));
-        self.post.command(Command::Shutdown { flush_until, due, reply });
+        self.post.command(Command::Shutdown { flush_until, reply });
         (due, answer)
     }
 

@@ -14,7 +14,7 @@ use super::lane::{Lane, Look};
 use super::rpc::{Rpc, RpcSink};
 use super::stats::StatsCell;
 use super::wire::headers::Headers;
-use super::wire::method;
+use super::wire::method::Method;
 use crate::error::{Error, ErrorKind};
 use crate::policy::admission::Admitted;
 use crate::runtime::answers::Reply;
@@ -236,7 +236,7 @@ impl Driver {
                 Action::CancelCall { call } => self.rpc.cancel(call),
                 Action::OpenStream { stream, session, entry } => {
                     let headers = self.headers.get_mut(&session).map(|headers| headers.at(clock::now().unix_ms));
-                    self.rpc.open_stream(stream, entry, method::TELEMETRY, headers.unwrap_or_default());
+                    self.rpc.open_stream(stream, entry, Method::Telemetry, headers.unwrap_or_default());
                 }
                 Action::WriteStream { stream, body } => self.rpc.write(stream, body),
                 Action::CancelStream { stream } => self.rpc.cancel_stream(stream),

@@ -280,6 +280,7 @@ pub struct MessageView {
     pub(crate) inner: Arc<Received>,
 }
 
+#[derive(Clone)]
 pub(crate) struct Received {
     pub topic: String,
     pub body: Bytes,
@@ -375,6 +376,11 @@ impl MessageView {
     /// unpacked. The body is then as it came.
     pub fn is_corrupted(&self) -> bool {
         self.inner.corrupted
+    }
+
+    /// The same message under a new receipt handle.
+    pub(crate) fn with_handle(&self, receipt_handle: String) -> Self {
+        Self { inner: Arc::new(Received { receipt_handle, ..(*self.inner).clone() }) }
     }
 
     pub(crate) fn handle(&self) -> Handle {

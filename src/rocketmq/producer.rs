@@ -235,7 +235,6 @@ impl Producer {
             topic: message.topic().into(),
             kind: message.message_type().wire(),
             group: message.group().map(Into::into),
-            message_id,
             request,
             reply,
             body_size: message.body().len(),
@@ -324,8 +323,8 @@ impl ProducerShared {
     fn start_close(&self, now: Instant, limit: Duration, reply: Option<crate::pending::Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.permits.close();
-        let (flush_until, due) = (deadline(now, flush_time(limit)), deadline(now, limit));
-        self.client.shared.post.command(Command::Close { session: self.id, flush_until, due, reply });
+        let flush_until = deadline(now, flush_time(limit));
+        self.client.shared.post.command(Command::Close { session: self.id, flush_until, reply });
     }
 }
 

@@ -116,7 +116,7 @@ impl<S: RpcSink> Rpc<S> {
         let (abort, registration) = AbortHandle::new_pair();
         let sink = self.sink.clone();
         let channel = client.channel().clone();
-        match method.kind {
+        match method.kind() {
             Kind::Unary => match client.unary_call_async(&grpc_method(method), &body, options) {
                 Ok(receiver) => {
                     let ended = Abortable::new(receiver, registration).map(move |outcome| {
@@ -150,7 +150,7 @@ impl<S: RpcSink> Rpc<S> {
                 Err(error) => sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end: failed(&error) }),
             },
             Kind::Duplex => {
-                let end = CallEnd::Failed { code: 12, message: format!("{} is no call but a stream", method.path) };
+                let end = CallEnd::Failed { code: 12, message: format!("{} is no call but a stream", method.path()) };
                 sink.post(RpcEvent::Ended { call, ready: false, end });
                 return;
             }
@@ -272,13 +272,13 @@ fn failed(error: &GrpcError) -> CallEnd {
 }
 
 fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
-    let ty = match method.kind {
+    let ty = match method.kind() {
         Kind::Unary => MethodType::Unary,
         Kind::ServerStream => MethodType::ServerStreaming,
         Kind::Duplex => MethodType::Duplex,
     };
     let bytes = || Marshaller { ser: write_bytes, de: read_bytes };
-    GrpcMethod { ty, name: method.path, req_mar: bytes(), resp_mar: bytes() }
+    GrpcMethod { ty, name: method.path(), req_mar: bytes(), resp_mar: bytes() }
 }
 
 fn write_bytes(body: &Bytes, into: &mut GrpcSlice) -> grpcio::Result<()> {

@@ -93,7 +93,6 @@ impl SimpleConsumerBuilder {
             id,
             client_id,
             group: self.group,
-            await_duration: self.await_duration,
             closing: AtomicBool::new(false),
         };
         Ok(SimpleConsumer { shared: Arc::new(shared) })
@@ -112,7 +111,6 @@ struct ConsumerShared {
     id: SessionId,
     client_id: String,
     group: String,
-    await_duration: Duration,
     closing: AtomicBool,
 }
 
@@ -158,9 +156,8 @@ impl SimpleConsumer {
         violations.range("max", max, 1, MOST_MESSAGES);
         violations.range("invisible_duration", invisible, Duration::from_millis(1), LONGEST_INVISIBLE);
         violations.finish("receive").map_err(|error| error.as_kind(ErrorKind::Misuse))?;
-        let due = deadline(Instant::now(), self.shared.await_duration + self.shared.client.shared.request_timeout);
         let session = self.shared.id;
-        self.shared.client.shared.post.command(Command::Receive { session, max, invisible, due, reply });
+        self.shared.client.shared.post.command(Command::Receive { session, max, invisible, reply });
         Ok(())
     }
 
@@ -306,8 +303,8 @@ impl SimpleConsumer {
 impl ConsumerShared {
     fn start_close(&self, now: Instant, limit: Duration, reply: Option<crate::pending::Completion<()>>) {
         self.closing.store(true, Ordering::Release);
-        let (flush_until, due) = (deadline(now, flush_time(limit)), deadline(now, limit));
-        self.client.shared.post.command(Command::Close { session: self.id, flush_until, due, reply });
+        let flush_until = deadline(now, flush_time(limit));
+        self.client.shared.post.command(Command::Close { session: self.id, flush_until, reply });
     }
 }
 

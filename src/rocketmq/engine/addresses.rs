@@ -10,7 +10,8 @@ use super::{Call, Engine, HEARTBEAT_DEADLINE, Purpose, Timer};
 use crate::policy::recovery::{Advice, Heartbeat};
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
-use crate::rocketmq::wire::{method, pb};
+use crate::rocketmq::wire::method::Method;
+use crate::rocketmq::wire::pb;
 
 /// The number of an address in this client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -136,7 +137,7 @@ impl Engine {
         for id in sessions {
             let Some(session) = self.sessions.get(&id) else { continue };
             let body = encode(&session.heartbeat());
-            self.call(now, id, address, Purpose::Heartbeat, method::HEARTBEAT, body, HEARTBEAT_DEADLINE);
+            self.call(now, id, address, Purpose::Heartbeat, Method::Heartbeat, body, HEARTBEAT_DEADLINE);
         }
     }
 

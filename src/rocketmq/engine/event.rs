@@ -40,7 +40,6 @@ pub(crate) struct Outgoing {
     pub topic: Arc<str>,
     pub kind: pb::MessageType,
     pub group: Option<Arc<str>>,
-    pub message_id: String,
     /// A whole `SendMessageRequest`.
     pub request: Bytes,
     pub reply: Reply,
@@ -60,8 +59,6 @@ pub(crate) struct ProducerSpec {
     pub max_attempts: u32,
     /// Messages in flight, over all endpoints.
     pub in_flight: usize,
-    /// Whether a group goes on after one of its messages failed.
-    pub stop_group_on_failure: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -99,18 +96,18 @@ pub(crate) struct Handle {
 /// A call of a user.
 pub(crate) enum Command {
     Open { session: SessionId, spec: Box<SessionSpec>, due: Instant, reply: Completion<Opened> },
-    Subscribe { session: SessionId, topic: String, filter: Option<pb::FilterExpression>, due: Instant, reply: Completion<()> },
+    /// `None` ends the subscription.
+    Subscribe { session: SessionId, topic: String, filter: Option<pb::FilterExpression>, reply: Completion<()> },
     Receive {
         session: SessionId,
         max: usize,
         invisible: Duration,
-        due: Instant,
         reply: ReplyOf<Vec<MessageView>>,
     },
     Ack { session: SessionId, handles: Vec<Handle>, due: Instant, reply: Completion<Vec<Result<(), Error>>> },
     ChangeInvisible { session: SessionId, handle: Handle, invisible: Duration, due: Instant, reply: Completion<String> },
-    Close { session: SessionId, flush_until: Instant, due: Instant, reply: Option<Completion<()>> },
-    Shutdown { flush_until: Instant, due: Instant, reply: Completion<()> },
+    Close { session: SessionId, flush_until: Instant, reply: Option<Completion<()>> },
+    Shutdown { flush_until: Instant, reply: Completion<()> },
 }
 
 /// How a call ended.

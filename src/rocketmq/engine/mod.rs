@@ -25,6 +25,8 @@ mod route;
 mod session;
 mod settings;
 
+pub(crate) use settings::DEFAULT_MAX_BODY_SIZE;
+
 use addresses::{AddressId, Addresses};
 use event::{Action, CallEnd, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, StreamId};
 use session::Session;
@@ -140,20 +142,14 @@ impl Engine {
     pub(crate) fn handle_command(&mut self, now: Instant, command: Command) {
         match command {
             Command::Open { session, spec, due, reply } => self.open_session(now, session, *spec, due, reply),
-            Command::Subscribe { session, topic, filter, due, reply } => {
-                self.subscribe(now, session, topic, filter, due, reply);
-            }
-            Command::Receive { session, max, invisible, due, reply } => {
-                self.receive(now, session, max, invisible, due, reply);
-            }
+            Command::Subscribe { session, topic, filter, reply } => self.subscribe(now, session, topic, filter, reply),
+            Command::Receive { session, max, invisible, reply } => self.receive(now, session, max, invisible, reply),
             Command::Ack { session, handles, due, reply } => self.acknowledge(now, session, handles, due, reply),
             Command::ChangeInvisible { session, handle, invisible, due, reply } => {
                 self.change_invisible(now, session, handle, invisible, due, reply);
             }
-            Command::Close { session, flush_until, due, reply } => {
-                self.close_session(now, session, flush_until, due, reply);
-            }
-            Command::Shutdown { flush_until, due, reply } => self.shut_down(now, flush_until, due, reply),
+            Command::Close { session, flush_until, reply } => self.close_session(now, session, flush_until, reply),
+            Command::Shutdown { flush_until, reply } => self.shut_down(now, flush_until, reply),
         }
     }
 
@@ -185,7 +181,7 @@ impl Engine {
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
             Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
             Purpose::Change(operation) => self.change_ended(now, operation, end),
-            Purpose::Farewell => {}
+            Purpose::Farewell => self.check_shutdown(),
         }
     }
 

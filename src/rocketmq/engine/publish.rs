@@ -14,7 +14,8 @@ use super::{Call, Engine, Purpose, Timer, closed};
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
-use crate::rocketmq::wire::{code, method, pb, queue as fifo};
+use crate::rocketmq::wire::method::Method;
+use crate::rocketmq::wire::{code, pb, queue as fifo};
 
 /// While no endpoint has a connection, sends look again after this.
 const NO_CONNECTION_PAUSE: Duration = Duration::from_millis(100);
@@ -260,7 +261,7 @@ impl Engine {
         send.tried.push(address);
         let request = send.message.request.clone();
         *publisher.load.entry(address).or_default() += 1;
-        let call = self.call(now, id, address, Purpose::Send(place), method::SEND_MESSAGE, request, timeout);
+        let call = self.call(now, id, address, Purpose::Send(place), Method::SendMessage, request, timeout);
         if let Some(send) = self.sessions.get_mut(&id).and_then(|session| session.publisher.sends.get_mut(&place)) {
             send.call = Some((call, address));
         }

@@ -12,7 +12,8 @@ use super::{Engine, Purpose, Timer, closed};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::rocketmq::message::MessageView;
-use crate::rocketmq::wire::{code, method, pb, view};
+use crate::rocketmq::wire::method::Method;
+use crate::rocketmq::wire::{code, pb, view};
 
 /// After the server said that it is too busy; after any other failure.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(20);
@@ -100,7 +101,6 @@ impl Engine {
         id: SessionId,
         topic: String,
         filter: Option<pb::FilterExpression>,
-        _due: Instant,
         reply: Completion<()>,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -132,7 +132,6 @@ impl Engine {
         id: SessionId,
         max: usize,
         invisible: Duration,
-        _due: Instant,
         reply: ReplyOf<Vec<MessageView>>,
     ) {
         let Some(session) = self.sessions.get(&id).filter(|session| !session.is_closing()) else {
@@ -277,7 +276,7 @@ impl Engine {
         let timeout = left + session.spec.request_timeout;
         let address = key.address;
         let body = encode(&request);
-        let call = self.call(now, id, address, Purpose::Poll(key.clone()), method::RECEIVE_MESSAGE, body, timeout);
+        let call = self.call(now, id, address, Purpose::Poll(key.clone()), Method::ReceiveMessage, body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
             let poll = Poll { call, messages: Vec::new(), status: None, received_at: None, invisible };
             session.receiver.polls.insert(key, poll);
@@ -539,7 +538,7 @@ impl Engine {
         let endpoints = first.endpoints.clone();
         let address = self.addresses.number(&endpoints);
         let purpose = Purpose::Ack(number, index);
-        let call = self.call(now, id, address, purpose, method::ACK_MESSAGE, encode(&request), timeout);
+        let call = self.call(now, id, address, purpose, Method::AckMessage, encode(&request), timeout);
         if let Some(Operation::Ack { parts, .. }) = self.operations.get_mut(&number) {
             if let Some(part) = parts.get_mut(index) {
                 part.call = Some(call);
@@ -617,7 +616,7 @@ impl Engine {
         let timeout = session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
         let address = self.addresses.number(&endpoints);
         let purpose = Purpose::Change(number);
-        let made = self.call(now, id, address, purpose, method::CHANGE_INVISIBLE_DURATION, encode(&request), timeout);
+        let made = self.call(now, id, address, purpose, Method::ChangeInvisibleDuration, encode(&request), timeout);
         if let Some(Operation::Change { call, .. }) = self.operations.get_mut(&number) {
             *call = Some(made);
         }

@@ -9,7 +9,8 @@ use super::event::{CallEnd, SessionId};
 use super::{Engine, Purpose, Timer};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::rocketmq::wire::endpoints::Endpoints;
-use crate::rocketmq::wire::{code, method, pb};
+use crate::rocketmq::wire::method::Method;
+use crate::rocketmq::wire::{code, pb};
 
 /// Between refreshes.
 pub(super) const ROUTE_PERIOD: Duration = Duration::from_secs(30);
@@ -81,7 +82,7 @@ impl Engine {
         let timeout = session.spec.request_timeout;
         let address = self.addresses.number(&access);
         let purpose = Purpose::Route(topic.to_owned());
-        self.call(now, id, address, purpose, method::QUERY_ROUTE, encode(&request), timeout);
+        self.call(now, id, address, purpose, Method::QueryRoute, encode(&request), timeout);
     }
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {

@@ -14,12 +14,15 @@ use super::settings::{self, Settings};
 use super::{Engine, Purpose, Timer, closed};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
-use crate::rocketmq::wire::{code, method, pb};
+use crate::rocketmq::wire::method::Method;
+use crate::rocketmq::wire::{code, pb};
 
 /// Settings are sent again so often.
 const SETTINGS_PERIOD: Duration = Duration::from_secs(300);
 /// A stream that ended is opened again after this.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
+/// Nobody is kept waiting for longer by a server that does not take leave.
+const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Route queries for a declared topic before `start` fails.
 const START_ATTEMPTS: u32 = 3;
 
@@ -384,7 +387,6 @@ impl Engine {
         now: Instant,
         id: SessionId,
         flush_until: Instant,
-        due: Instant,
         reply: Option<Completion<()>>,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else {
@@ -408,7 +410,6 @@ impl Engine {
             }
             State::Open => session.state = State::Closing { flush_until, replies: reply.into_iter().collect() },
         }
-        let _ = due; // nothing of a close waits for the server
         self.fail_receives(id, &closed("consumer"));
         self.timers.arm(Timer::Session(id), flush_until);
         self.pump(now, id);
@@ -430,10 +431,10 @@ impl Engine {
         let Some(session) = self.sessions.get(&id) else { return };
         let request = pb::NotifyClientTerminationRequest { group: session.group_resource(), ..Default::default() };
         let body = encode(&request);
-        let timeout = session.spec.request_timeout.min(Duration::from_secs(1));
+        let timeout = session.spec.request_timeout.min(FAREWELL_TIMEOUT);
         let addresses: Vec<AddressId> = session.links.keys().copied().collect();
         for address in addresses {
-            let method = method::NOTIFY_CLIENT_TERMINATION;
+            let method = Method::NotifyClientTermination;
             self.call(now, id, address, Purpose::Farewell, method, body.clone(), timeout);
         }
     }
@@ -501,16 +502,17 @@ impl Engine {
         self.check_shutdown();
     }
 
-    pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, due: Instant, reply: Completion<()>) {
+    pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, reply: Completion<()>) {
         self.shutdown = Some(reply);
         for id in self.sessions.keys().copied().collect::<Vec<_>>() {
-            self.close_session(now, id, flush_until, due, None);
+            self.close_session(now, id, flush_until, None);
         }
         self.check_shutdown();
     }
 
     pub(super) fn check_shutdown(&mut self) {
-        if !self.sessions.is_empty() {
+        // Farewells are on their way for a short time.
+        if !self.sessions.is_empty() || self.calls.values().any(|call| call.purpose == Purpose::Farewell) {
             return;
         }
         if let Some(reply) = self.shutdown.take() {

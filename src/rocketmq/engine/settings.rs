@@ -7,7 +7,7 @@ use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::pb;
 
 /// Largest body until the server says otherwise.
-pub(super) const DEFAULT_MAX_BODY_SIZE: usize = 4 * 1024 * 1024;
+pub(crate) const DEFAULT_MAX_BODY_SIZE: usize = 4 * 1024 * 1024;
 
 /// The server's values, replaced as a whole by each reply.
 #[derive(Debug, Clone, PartialEq)]
