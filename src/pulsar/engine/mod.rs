@@ -35,6 +35,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod unsubscribe;
 pub(crate) mod write_buffer;
 
 use attachment::Owner;
