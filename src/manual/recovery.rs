@@ -17,4 +17,5 @@
 //! - A consumer subscribes again for as long as it takes. What was in its queue is dropped and comes again;
 //!   acknowledgements that were not written yet are written then.
 //! - A broker that closes a single producer or consumer (an unload) ends no connection. If it names the next broker,
-//!   that is used once without a look-up.
+//!   that is used once without a look-up. Brokers that do it again within 30 s are followed after a look-up and with
+//!   growing pauses, up to 10 s (2 s while sends wait).

@@ -113,7 +113,7 @@ impl Engine {
             self.send_close_consumer(now, link, id, Purpose::Courtesy);
             return;
         }
-        self.opened(Owner::Part(id), link);
+        self.opened(now, Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
         part.subscribed = part.session;
