@@ -193,7 +193,7 @@ impl Engine {
         let again = attachment.sent_away_lately(now);
         attachment.sent_away_at = Some(now);
         let assigned = if again { None } else { parse_broker_url(url).ok() };
-        let assigned = assigned.map(|(broker, _)| self.targets.intern(Place::Direct(broker)));
+        let assigned = assigned.map(|(broker, _)| self.target_at(now, Place::Direct(broker)));
         let Some(attachment) = self.attachment(owner) else { return };
         attachment.assigned = assigned.map(Assigned);
         if attachment.assigned.is_some() { self.seek(now, owner) } else { self.rest(now, owner) }

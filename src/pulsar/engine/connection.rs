@@ -53,6 +53,11 @@ impl Connection {
         matches!(self.state, LinkState::Ready { .. })
     }
 
+    /// Ready, with nothing to write and no orphan that may still come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_ready() && self.control.is_empty() && self.ready.is_empty() && self.orphans.is_empty()
+    }
+
     pub(super) fn keepalive(&mut self) -> Option<&mut KeepAlive> {
         match &mut self.state {
             LinkState::Ready { keepalive } => Some(keepalive),
