@@ -21,6 +21,7 @@ mod attachment;
 mod batch;
 mod connection;
 mod consumer;
+mod dial;
 pub(crate) mod event;
 mod lane;
 mod links;
@@ -100,6 +101,8 @@ pub(crate) struct Engine {
     /// Index into the service hosts of the one that look-ups use now.
     service_cursor: usize,
     links: BTreeMap<LinkId, Connection>,
+    /// Attempts beside the first of a dial, and the link that they are for.
+    attempts: BTreeMap<LinkId, LinkId>,
     last_addresses: BTreeMap<HostPort, Vec<std::net::SocketAddr>>,
     requests: BTreeMap<u64, Request>,
     lookups: BTreeMap<u64, Lookup>,
@@ -131,6 +134,7 @@ impl Engine {
             actions: VecDeque::new(),
             targets: Targets::default(),
             links: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             last_addresses: BTreeMap::new(),
             requests: BTreeMap::new(),
             lookups: BTreeMap::new(),

@@ -360,10 +360,11 @@ impl Engine {
             return;
         }
         let replies = std::mem::take(&mut shutdown.replies);
-        for link in self.links.keys().copied().collect::<Vec<_>>() {
+        for link in self.links.keys().chain(self.attempts.keys()).copied().collect::<Vec<_>>() {
             self.act(Action::CloseLink { link, reset: false });
         }
         self.links.clear();
+        self.attempts.clear();
         self.requests.clear();
         self.lookups.clear();
         for reply in replies {

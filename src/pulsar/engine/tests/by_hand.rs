@@ -25,6 +25,7 @@ use crate::pulsar::wire::pb;
 use pb::base_command::Type;
 use pb::command_lookup_topic_response::LookupType;
 
+mod dialing;
 mod targets;
 mod unsubscribing;
 
