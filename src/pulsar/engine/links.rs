@@ -13,6 +13,10 @@ use crate::policy::now::Now;
 use crate::pulsar::wire::command as wire;
 use crate::pulsar::wire::pb;
 
+/// The most that a broker's own limit is believed: what a peer may have us hold for one frame, or make of one
+/// compressed body, hangs on it.
+const MOST_MESSAGE_SIZE: u32 = 256 * 1024 * 1024;
+
 impl Engine {
     /// The socket was lost, or the peer broke the protocol on it.
     pub(crate) fn handle_link_lost(&mut self, now: Now, link: LinkId, error: Error) {
@@ -53,11 +57,12 @@ impl Engine {
         }
     }
 
+    /// What the broker states takes effect if it is positive, as in other clients; 0 and below mean nothing.
     fn link_ready(&mut self, now: Instant, link: LinkId, max_message_size: i32) {
         let keep_alive = self.options.keep_alive;
         let Some(connection) = self.links.get_mut(&link) else { return };
         if let Ok(size @ 1..) = u32::try_from(max_message_size) {
-            connection.max_message_size = size;
+            connection.max_message_size = size.min(MOST_MESSAGE_SIZE);
         }
         connection.state = LinkState::Ready { keepalive: KeepAlive::new(keep_alive, now) };
         let id = connection.target;

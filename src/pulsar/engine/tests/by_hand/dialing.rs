@@ -168,3 +168,34 @@ fn a_shutdown_in_the_middle_of_a_dial_closes_all_its_sockets() {
     assert_eq!(closed, dial.dialled.iter().map(|(link, _)| *link).collect::<Vec<_>>());
     assert!(dial.hand.engine.links.is_empty() && dial.hand.engine.attempts.is_empty());
 }
+
+/// 0 and below mean nothing, as in other clients, and no broker makes us take frames without bound.
+#[test]
+fn the_brokers_limit_is_believed_within_reason() {
+    const DEFAULT: usize = 5 << 20;
+    const MOST: usize = 256 << 20;
+    const PADDING: usize = 10 << 10;
+    for (stated, taken) in [
+        (0, DEFAULT),
+        (-1, DEFAULT),
+        (i32::MIN, DEFAULT),
+        (1, 1),
+        (100 << 20, 100 << 20),
+        (MOST as i32, MOST),
+        (MOST as i32 + 1, MOST),
+        (i32::MAX, MOST),
+    ] {
+        let mut dial = Dial::new(1);
+        dial.connected(0);
+        let link = dial.dialled[0].0;
+        dial.hand.sent();
+        dial.frame(link, &wire::connected("b", stated));
+        assert_eq!(dial.hand.engine.frame_limit(link), taken + PADDING, "{stated}");
+        let lookup = dial.hand.sent_command(Type::LOOKUP).lookupTopic.request_id();
+        let url = Some("pulsar://b:6650");
+        dial.frame(link, &wire::lookup_response(lookup, LookupType::Connect, url, None, true, false));
+        let request = dial.hand.sent_command(Type::PRODUCER).producer.request_id();
+        dial.frame(link, &wire::producer_success(request, "p", -1, None, true));
+        assert_eq!(dial.limits, [taken as u32], "{stated}");
+    }
+}
