@@ -178,6 +178,11 @@ impl Engine {
         self.act(Action::Settle(Settle { lane, members, outcome }));
     }
 
+    /// The lanes of a producer; none if it is gone.
+    pub(crate) fn lanes_of(&self, id: ProducerId) -> Vec<LaneId> {
+        self.producers.get(&id).map_or_else(Vec::new, |producer| producer.lanes.clone())
+    }
+
     pub(super) fn flush_producer(&mut self, now: Instant, id: ProducerId) {
         let Some(producer) = self.producers.get(&id) else { return };
         for lane in producer.lanes.clone() {
