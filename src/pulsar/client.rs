@@ -259,7 +259,7 @@ impl Drop for ClientShared {
 
 impl ClientBuilder {
     /// Time for a connection and its handshake together: 10 s by default, 1 ms to 1 hour. All addresses of a name
-    /// share it.
+    /// share it: they are tried 250 ms apart, and the first that connects is used.
     pub fn connection_timeout(mut self, timeout: Duration) -> Self {
         self.connection_timeout = timeout;
         self
