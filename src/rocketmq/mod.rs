@@ -1,0 +1,3 @@
+//! Client for Apache RocketMQ 5.
+
+pub(crate) mod wire;
