@@ -55,6 +55,9 @@ mod threads;
 #[cfg(feature = "pulsar")]
 pub mod pulsar;
 
+#[cfg(feature = "rocketmq")]
+mod rocketmq;
+
 #[cfg(feature = "testkit")]
 pub mod testkit;
 

@@ -1,0 +1,4 @@
+//! Messages of the protocol to types and back; pure.
+
+pub(crate) mod method;
+pub(crate) mod pb;
