@@ -12,8 +12,9 @@ use super::engine::{EngineOptions, REQUEST_TIMEOUT};
 use super::producer::ProducerBuilder;
 use super::simple_consumer::SimpleConsumerBuilder;
 use super::stats::{Stats, StatsCell};
-use super::wire::endpoints::Endpoints;
-use super::wire::headers::{Credentials, Headers};
+use super::wire::endpoints::AccessPoint;
+use super::identity::Identity;
+use super::wire::headers::Signer;
 use crate::error::{Error, ErrorKind};
 use crate::pending::{Pending, completion};
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
@@ -45,12 +46,23 @@ pub(super) struct ClientShared {
     pub budget: Arc<Budget>,
     pub namespace: String,
     pub request_timeout: Duration,
-    credentials: Option<Credentials>,
+    signer: Option<Signer>,
     stats: Arc<StatsCell>,
     ids: AtomicU64,
     closed: AtomicBool,
     driver: Mutex<Option<Ending>>,
     producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
+}
+
+/// Access key, secret key, session token.
+#[derive(Clone)]
+struct Credentials(String, String, Option<String>);
+
+impl std::fmt::Debug for Credentials {
+    /// Secrets stay out of logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Credentials").finish_non_exhaustive()
+    }
 }
 
 /// Options of a [`Client`].
@@ -145,8 +157,8 @@ impl ClientShared {
     }
 
     /// What goes along with every call of a session.
-    pub(super) fn headers(&self, client_id: &str) -> Result<Headers, Error> {
-        Headers::new(client_id, &self.namespace, self.credentials.clone())
+    pub(super) fn identity(&self, client_id: &str) -> Result<Identity, Error> {
+        Identity::new(client_id, &self.namespace, self.signer.clone())
     }
 
     fn start_close(&self, limit: Duration) -> (Instant, Pending<()>) {
@@ -232,7 +244,7 @@ impl ClientBuilder {
 
     /// Access key and secret key; every call is signed with them (`MQv2-HMAC-SHA1`).
     pub fn credentials(mut self, access_key: impl Into<String>, secret_key: impl Into<String>) -> Self {
-        self.credentials = Some(Credentials::new(access_key.into(), secret_key.into(), None));
+        self.credentials = Some(Credentials(access_key.into(), secret_key.into(), None));
         self
     }
 
@@ -243,7 +255,7 @@ impl ClientBuilder {
         secret_key: impl Into<String>,
         session_token: impl Into<String>,
     ) -> Self {
-        self.credentials = Some(Credentials::new(access_key.into(), secret_key.into(), Some(session_token.into())));
+        self.credentials = Some(Credentials(access_key.into(), secret_key.into(), Some(session_token.into())));
         self
     }
 
@@ -269,21 +281,28 @@ impl ClientBuilder {
     /// [`Internal`](ErrorKind::Internal) if the system gives no threads.
     pub fn build(self) -> Result<Client, Error> {
         let mut violations = Violations::new();
-        let endpoints = violations.take(Endpoints::parse(&self.endpoints));
+        let access = violations.take(AccessPoint::parse(&self.endpoints));
+        if access.as_ref().is_some_and(|access| access.tls == Some(true)) {
+            violations.add("endpoints: https:// is not supported yet".to_owned());
+        }
         let hour = Duration::from_secs(3600);
         violations.range("request_timeout", self.request_timeout, Duration::from_millis(10), hour);
         if self.memory_limit.is_some_and(|limit| limit < 64 * 1024) {
             violations.add("memory_limit: at least 65536 bytes".to_owned());
         }
-        violations.take(Headers::new("probe", &self.namespace, self.credentials.clone()));
+        let signer = self
+            .credentials
+            .as_ref()
+            .and_then(|Credentials(key, secret, token)| violations.take(Signer::new(key, secret, token.as_deref())));
+        violations.take(Identity::new("client", &self.namespace, None));
         violations.finish("client")?;
-        let Some(access) = endpoints else { return Err(Error::new(ErrorKind::Config, "client: no endpoints")) };
+        let Some(access) = access else { return Err(Error::new(ErrorKind::Config, "client: no endpoints")) };
         let owns_threads = self.threads.is_none();
         let threads = match self.threads {
             Some(threads) => threads,
             None => Threads::builder().build()?,
         };
-        let options = EngineOptions { access, seed: clock::entropy_seed() };
+        let options = EngineOptions { access: access.endpoints, seed: clock::entropy_seed() };
         let stats = Arc::new(StatsCell::default());
         let (driver, post) = Driver::new(options, &threads, Arc::clone(&stats));
         let ending = spawn_ending("rocketmq", move || driver.run()).map_err(|error| {
@@ -296,7 +315,7 @@ impl ClientBuilder {
             budget: Arc::new(Budget::new(self.memory_limit)),
             namespace: self.namespace,
             request_timeout: self.request_timeout,
-            credentials: self.credentials,
+            signer,
             stats,
             ids: AtomicU64::new(1),
             closed: AtomicBool::new(false),

@@ -13,7 +13,7 @@ use super::engine::{Engine, EngineOptions};
 use super::lane::{Lane, Look};
 use super::rpc::{Rpc, RpcSink};
 use super::stats::StatsCell;
-use super::wire::headers::Headers;
+use super::identity::Identity;
 use super::wire::method::Method;
 use crate::error::{Error, ErrorKind};
 use crate::policy::admission::Admitted;
@@ -30,7 +30,7 @@ use crate::threads::Threads;
 pub(super) enum Control {
     Command(Command),
     /// A command of a new session, with what is sent along with its calls, and its producer's results.
-    Open(SessionId, Headers, Option<Arc<Lane>>, Command),
+    Open(SessionId, Identity, Option<Arc<Lane>>, Command),
     Rpc(RpcEvent),
 }
 
@@ -92,7 +92,7 @@ pub(super) struct Driver {
     woken: Receiver<()>,
     engine: Engine,
     rpc: Rpc<Post>,
-    headers: BTreeMap<SessionId, Headers>,
+    identities: BTreeMap<SessionId, Identity>,
     lanes: BTreeMap<SessionId, Arc<Lane>>,
     /// Callbacks of receives.
     callbacks: CallbackLane,
@@ -117,7 +117,7 @@ impl Driver {
             woken,
             engine: Engine::new(options),
             rpc: Rpc::new(post.clone()),
-            headers: BTreeMap::new(),
+            identities: BTreeMap::new(),
             lanes: BTreeMap::new(),
             callbacks: threads.callbacks().lane(),
             stats,
@@ -191,8 +191,8 @@ impl Driver {
                 }
                 self.engine.handle_command(now, command);
             }
-            Control::Open(session, headers, lane, command) => {
-                self.headers.insert(session, headers);
+            Control::Open(session, identity, lane, command) => {
+                self.identities.insert(session, identity);
                 self.lanes.extend(lane.map(|lane| (session, lane)));
                 self.engine.handle_command(now, command);
             }
@@ -227,16 +227,16 @@ impl Driver {
     fn act(&mut self) {
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Connect { entry, endpoints } => self.rpc.connect(entry, &endpoints),
+                Action::Connect { entry, endpoints, first } => self.rpc.connect(entry, &endpoints, first),
                 Action::CloseChannel { entry } => self.rpc.close(entry),
                 Action::Call { call, session, entry, method, body, timeout } => {
-                    let headers = self.headers.get_mut(&session).map(|headers| headers.at(clock::now().unix_ms));
-                    self.rpc.call(call, entry, method, headers.unwrap_or_default(), body, timeout);
+                    let headers = self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
+                    self.rpc.call(call, entry, method, &headers.unwrap_or_default(), body, timeout);
                 }
                 Action::CancelCall { call } => self.rpc.cancel(call),
                 Action::OpenStream { stream, session, entry } => {
-                    let headers = self.headers.get_mut(&session).map(|headers| headers.at(clock::now().unix_ms));
-                    self.rpc.open_stream(stream, entry, Method::Telemetry, headers.unwrap_or_default());
+                    let headers = self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
+                    self.rpc.open_stream(stream, entry, Method::Telemetry, &headers.unwrap_or_default());
                 }
                 Action::WriteStream { stream, body } => self.rpc.write(stream, body),
                 Action::CancelStream { stream } => self.rpc.cancel_stream(stream),
@@ -268,7 +268,7 @@ impl Driver {
         }
         for session in self.closed.drain(..) {
             self.lanes.remove(&session);
-            self.headers.remove(&session);
+            self.identities.remove(&session);
         }
     }
 

@@ -6,12 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::engine::event::Handle;
+use super::engine::event::{Arrived, Handle};
 use super::wire::endpoints::Endpoints;
-use super::wire::names;
-use super::wire::pb;
+use super::wire::names::{self, MessageFields, MessageLimits};
+use super::wire::{body, digest, pb};
 use crate::error::{Error, ErrorKind};
-use crate::policy::limits::Violations;
 
 /// What a topic takes and a message is (`MessageType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,32 +145,20 @@ impl Message {
     }
 
     /// Everything that no server would take, all at once.
-    pub(crate) fn check(&self, max_body_size: usize) -> Result<(), Error> {
-        if self.body.len() > max_body_size {
-            let text = format!("body of {} bytes to {}: the server takes {max_body_size} bytes", self.body.len(), self.topic);
-            return Err(Error::new(ErrorKind::TooLarge, text));
-        }
-        let mut violations = Violations::new();
-        violations.take(names::topic(&self.topic));
-        if self.body.is_empty() {
-            violations.add("body: must not be empty".to_owned());
-        }
-        if let Some(tag) = &self.tag {
-            violations.take(names::tag(tag));
-        }
-        for key in &self.keys {
-            violations.take(names::key(key));
-        }
-        if let Some(group) = &self.group {
-            violations.take(names::message_group(group));
-            if self.deliver_at.is_some() || self.deliver_after.is_some() {
-                violations.add("message_group and a delivery time exclude each other".to_owned());
-            }
-        }
-        for violation in names::properties(&self.properties, self.tag.as_deref(), &self.keys) {
-            violations.add(violation);
-        }
-        violations.finish(&format!("message to {}", self.topic)).map_err(|error| error.as_kind(ErrorKind::Misuse))
+    pub(crate) fn check(&self, namespace: &str, max_body_size: usize) -> Result<(), Error> {
+        let fields = MessageFields {
+            topic: &self.topic,
+            namespace,
+            body_bytes: self.body.len(),
+            tag: self.tag.as_deref(),
+            keys: &self.keys,
+            message_group: self.group.as_deref(),
+            is_timed: self.deliver_at.is_some() || self.deliver_after.is_some(),
+            ..MessageFields::default()
+        };
+        let limits = MessageLimits { body_bytes: max_body_size, ..MessageLimits::default() };
+        let properties = self.properties.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        names::check_message(&fields, properties, &limits)
     }
 
     /// The whole request that sends it.
@@ -191,7 +178,7 @@ impl Message {
             ..Default::default()
         };
         let message = pb::Message {
-            topic: protobuf::MessageField::some(pb::resource(namespace, &self.topic)),
+            topic: resource(namespace, &self.topic),
             user_properties: self.properties.iter().cloned().collect(),
             system_properties: protobuf::MessageField::some(properties),
             body: self.body.to_vec(),
@@ -391,6 +378,57 @@ impl MessageView {
             endpoints: self.inner.endpoints.clone(),
         }
     }
+}
+
+/// Bodies are unpacked up to this size: no producer's limit is anywhere near.
+const MOST_UNPACKED: usize = 128 * 1024 * 1024;
+
+impl MessageView {
+    /// Checks and unpacks what arrived, on the thread that receives it.
+    pub(crate) fn new(Arrived { message, endpoints }: Arrived) -> Self {
+        let pb::Message { topic, user_properties, system_properties, body: packed, .. } = *message;
+        let properties = system_properties.into_option().unwrap_or_default();
+        let packed = Bytes::from(packed);
+        let intact = !matches!(digest::check(properties.body_digest.as_ref(), &packed), digest::Verdict::Corrupt { .. });
+        let unpacked = body::unpack(properties.body_encoding.value(), &packed, MOST_UNPACKED);
+        if let Err(error) = &unpacked {
+            log::warn!("message {} is damaged: {error}", properties.message_id);
+        }
+        let corrupted = !intact || unpacked.is_err();
+        let time = |at: protobuf::MessageField<protobuf::well_known_types::timestamp::Timestamp>| {
+            let at = at.into_option()?;
+            let since = Duration::new(u64::try_from(at.seconds).ok()?, u32::try_from(at.nanos).ok()?.min(999_999_999));
+            SystemTime::UNIX_EPOCH.checked_add(since)
+        };
+        let inner = Received {
+            topic: topic.into_option().unwrap_or_default().name,
+            body: unpacked.unwrap_or(packed),
+            message_id: properties.message_id,
+            receipt_handle: properties.receipt_handle.unwrap_or_default(),
+            tag: properties.tag,
+            keys: properties.keys,
+            properties: user_properties.into_iter().collect(),
+            group: properties.message_group,
+            delivery_attempt: properties.delivery_attempt.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
+            born_at: time(properties.born_timestamp),
+            stored_at: time(properties.store_timestamp),
+            deliver_at: time(properties.delivery_timestamp),
+            queue_id: properties.queue_id,
+            queue_offset: properties.queue_offset,
+            corrupted,
+            endpoints,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+}
+
+/// A name in a namespace.
+pub(crate) fn resource(namespace: &str, name: &str) -> protobuf::MessageField<pb::Resource> {
+    protobuf::MessageField::some(pb::Resource {
+        resource_namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Default::default()
+    })
 }
 
 impl PartialEq for MessageView {

@@ -22,6 +22,7 @@ mod client;
 mod driver;
 pub(crate) mod engine;
 mod filter;
+mod identity;
 mod lane;
 pub(crate) mod message;
 mod producer;

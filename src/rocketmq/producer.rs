@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::client::{CLOSE_LIMIT, Client, callbacks_left};
 use super::driver::Control;
 use super::engine::event::{Command, Outgoing, ProducerSpec, Reply, Role, SessionId, SessionSpec};
 use super::lane::Lane;
 use super::message::{Message, SendReceipt};
-use super::wire::message_id::MessageIds;
+use super::identity::process;
 use super::wire::names;
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
@@ -97,7 +97,7 @@ impl ProducerBuilder {
     pub fn start(self) -> Result<Producer, Error> {
         let mut violations = Violations::new();
         for topic in &self.topics {
-            violations.take(names::topic(topic));
+            names::check_topic(&mut violations, topic, &self.client.shared.namespace);
         }
         violations.range("max_attempts", self.max_attempts, 1, 100);
         violations.range("max_in_flight", self.max_in_flight, 1, 65_536);
@@ -109,8 +109,7 @@ impl ProducerBuilder {
         client.check_open()?;
         let send_timeout = self.send_timeout.unwrap_or(client.request_timeout.saturating_mul(self.max_attempts));
         let id = SessionId(client.next_id());
-        let ids = MessageIds::shared();
-        let client_id = ids.client_id();
+        let client_id = process().client_id();
         let limits = Limits { max_pending: Some(self.max_in_flight), send_timeout: Some(send_timeout) };
         let post = client.post.clone();
         let permits = Permits::new(limits, 1, Arc::clone(&client.budget), move |_| post.look(id));
@@ -130,14 +129,13 @@ impl ProducerBuilder {
         let (reply, answer) = completion();
         let due = Instant::now() + client.request_timeout.saturating_mul(DEFAULT_ATTEMPTS) + START_TOLERANCE;
         let open = Command::Open { session: id, spec: Box::new(spec), due, reply };
-        client.post.control(Control::Open(id, client.headers(&client_id)?, Some(Arc::clone(&lane)), open));
+        client.post.control(Control::Open(id, client.identity(&client_id)?, Some(Arc::clone(&lane)), open));
         let opened = answer.wait()?;
         lane.max_body_size.store(opened.max_body_size, Ordering::Relaxed);
         let shared = ProducerShared {
             client: self.client.clone(),
             id,
             client_id,
-            ids,
             lane,
             permits,
             block_when_full: self.block_when_full,
@@ -160,7 +158,6 @@ struct ProducerShared {
     client: Client,
     id: SessionId,
     client_id: String,
-    ids: &'static MessageIds,
     lane: Arc<Lane>,
     permits: Arc<Permits<Outgoing>>,
     block_when_full: bool,
@@ -221,13 +218,15 @@ impl Producer {
 
     fn admit(&self, message: Message, reply: Reply, may_wait: bool) -> Result<(), SendError<Message>> {
         let shared = &*self.shared;
-        if let Err(error) = message.check(shared.lane.max_body_size.load(Ordering::Relaxed)) {
+        let namespace = &shared.client.shared.namespace;
+        if let Err(error) = message.check(namespace, shared.lane.max_body_size.load(Ordering::Relaxed)) {
             return Err(SendError::new(error, message));
         }
         let now = SystemTime::now();
-        let message_id = shared.ids.next(now);
-        let namespace = &shared.client.shared.namespace;
-        let request = match message.encode(namespace, &message_id, shared.ids.host(), now) {
+        let process = process();
+        let seconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let message_id = process.message_ids.next(seconds);
+        let request = match message.encode(namespace, message_id.as_str(), &process.host, now) {
             Ok(request) => request,
             Err(error) => return Err(SendError::new(error, message)),
         };

@@ -61,8 +61,8 @@ impl<S: RpcSink> Rpc<S> {
         Self { channels: HashMap::new(), calls: HashMap::new(), streams: HashMap::new(), sink }
     }
 
-    /// Makes a channel; it connects by itself.
-    pub(super) fn connect(&mut self, entry: EntryId, endpoints: &Endpoints) {
+    /// Makes a channel; it connects by itself, first to the address at the place `first`.
+    pub(super) fn connect(&mut self, entry: EntryId, endpoints: &Endpoints, first: usize) {
         let mut builder = ChannelBuilder::new(environment())
             .primary_user_agent(concat!("threadmq/", env!("CARGO_PKG_VERSION")))
             .enable_retry(false)
@@ -76,7 +76,7 @@ impl<S: RpcSink> Rpc<S> {
         if let Ok(key) = CString::new("grpc.min_reconnect_backoff_ms") {
             builder = builder.raw_cfg_int(key, CONNECT_TIMEOUT_MS);
         }
-        let channel = builder.connect(&endpoints.target());
+        let channel = builder.connect(&endpoints.target(first));
         channel.check_connectivity_state(true);
         self.channels.insert(entry, Client::new(channel));
     }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::client::{CLOSE_LIMIT, Client};
 use super::driver::Control;
-use super::engine::event::{Command, ConsumerSpec, ReplyOf, Role, SessionId, SessionSpec};
+use super::engine::event::{Arrived, Command, ConsumerSpec, ReplyOf, Role, SessionId, SessionSpec};
 use super::filter::FilterExpression;
 use super::message::MessageView;
 use super::producer::START_TOLERANCE;
-use super::wire::message_id::MessageIds;
+use super::identity::process;
 use super::wire::names;
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
@@ -60,9 +60,10 @@ impl SimpleConsumerBuilder {
     /// [`Timeout`](ErrorKind::Timeout) if no endpoint answers; [`Closed`](ErrorKind::Closed).
     pub fn start(self) -> Result<SimpleConsumer, Error> {
         let mut violations = Violations::new();
-        violations.take(names::group(&self.group));
+        let namespace = &self.client.shared.namespace;
+        names::check_consumer_group(&mut violations, &self.group, namespace);
         for (topic, filter) in &self.subscriptions {
-            violations.take(names::topic(topic));
+            names::check_topic(&mut violations, topic, namespace);
             filter.violation().into_iter().for_each(|violation| violations.add(violation));
         }
         violations.range("await_duration", self.await_duration, Duration::from_secs(5), Duration::from_secs(3600));
@@ -70,7 +71,7 @@ impl SimpleConsumerBuilder {
         let client = &self.client.shared;
         client.check_open()?;
         let id = SessionId(client.next_id());
-        let client_id = MessageIds::shared().client_id();
+        let client_id = process().client_id();
         let subscriptions = self.subscriptions.iter().map(|(topic, filter)| (topic.clone(), filter.to_proto())).collect();
         let role = Role::SimpleConsumer(ConsumerSpec {
             group: self.group.clone(),
@@ -86,7 +87,7 @@ impl SimpleConsumerBuilder {
         let (reply, answer) = completion();
         let due = Instant::now() + client.request_timeout.saturating_mul(3) + START_TOLERANCE;
         let open = Command::Open { session: id, spec: Box::new(spec), due, reply };
-        client.post.control(Control::Open(id, client.headers(&client_id)?, None, open));
+        client.post.control(Control::Open(id, client.identity(&client_id)?, None, open));
         answer.wait()?;
         let shared = ConsumerShared {
             client: self.client.clone(),
@@ -127,7 +128,8 @@ impl SimpleConsumer {
     pub fn receive(&self, max: usize, invisible_duration: Duration) -> Result<Vec<MessageView>, Error> {
         let (reply, answer) = completion();
         self.start_receive(max, invisible_duration, ReplyOf::Completion(reply))?;
-        answer.wait()
+        // Unpacked here: the thread that receives pays for it.
+        Ok(answer.wait()?.into_iter().map(MessageView::new).collect())
     }
 
     /// As [`receive`](Self::receive), with the result given to `callback` on a callback thread, exactly once if this
@@ -142,14 +144,16 @@ impl SimpleConsumer {
         invisible_duration: Duration,
         callback: impl FnOnce(Result<Vec<MessageView>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        self.start_receive(max, invisible_duration, ReplyOf::Callback(Box::new(callback)))
+        let unpack = |result: Result<Vec<Arrived>, Error>| Ok(result?.into_iter().map(MessageView::new).collect());
+        let reply = ReplyOf::Callback(Box::new(move |result| callback(unpack(result))));
+        self.start_receive(max, invisible_duration, reply)
     }
 
     fn start_receive(
         &self,
         max: usize,
         invisible: Duration,
-        reply: ReplyOf<Vec<MessageView>>,
+        reply: ReplyOf<Vec<Arrived>>,
     ) -> Result<(), Error> {
         self.check_open("receive")?;
         let mut violations = Violations::new();
@@ -221,7 +225,7 @@ impl SimpleConsumer {
     pub fn subscribe(&self, topic: impl Into<String>, filter: FilterExpression) -> Result<(), Error> {
         let topic = topic.into();
         let mut violations = Violations::new();
-        violations.take(names::topic(&topic));
+        names::check_topic(&mut violations, &topic, &self.shared.client.shared.namespace);
         filter.violation().into_iter().for_each(|violation| violations.add(violation));
         violations.finish("subscribe").map_err(|error| error.as_kind(ErrorKind::Misuse))?;
         self.resubscribe(topic, Some(filter))

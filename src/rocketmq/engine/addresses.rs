@@ -6,7 +6,7 @@ use std::time::Instant;
 use protobuf::Message as _;
 
 use super::event::{Action, CallEnd, EntryId, SessionId};
-use super::{Call, Engine, HEARTBEAT_DEADLINE, Purpose, Timer};
+use super::{Call, DEADLINE_EXCEEDED, Engine, HEARTBEAT_DEADLINE, Purpose, Timer, UNAVAILABLE};
 use crate::policy::recovery::{Advice, Heartbeat};
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
@@ -69,7 +69,9 @@ impl Engine {
         self.addresses.entries.insert(address, entry);
         self.addresses.of.insert(entry, address);
         if let Some(endpoints) = self.addresses.endpoints(address).cloned() {
-            self.act(Action::Connect { entry, endpoints });
+            // Each new channel begins with another address: the last one may have been the dead one.
+            let first = usize::try_from(entry.0 & 0xffff).unwrap_or(0);
+            self.act(Action::Connect { entry, endpoints, first });
         }
         entry
     }
@@ -149,11 +151,11 @@ impl Engine {
         let outcome = match &end {
             CallEnd::Response(body) => {
                 let status = pb::HeartbeatResponse::parse_from_bytes(body).ok().and_then(|answer| answer.status.0);
-                settings_missing = status.is_some_and(|status| status.code.value() == code::UNRECOGNIZED_CLIENT_TYPE);
+                settings_missing = status.is_some_and(|status| code::is_settings_missing(status.code.value()));
                 Heartbeat::Ok
             }
-            CallEnd::Failed { code: code::grpc::DEADLINE_EXCEEDED, .. } => Heartbeat::DeadlineExceeded,
-            CallEnd::Failed { code: code::grpc::UNAVAILABLE, .. } => Heartbeat::Unavailable { ready },
+            CallEnd::Failed { code: DEADLINE_EXCEEDED, .. } => Heartbeat::DeadlineExceeded,
+            CallEnd::Failed { code: UNAVAILABLE, .. } => Heartbeat::Unavailable { ready },
             _ => Heartbeat::Other,
         };
         if settings_missing {
@@ -177,8 +179,8 @@ impl Engine {
     /// What the end of an ordinary call says of its channel: at most a hint.
     pub(super) fn judge(&mut self, now: Instant, call: &Call, ready: bool, end: &CallEnd) {
         let (transport, hint) = match end {
-            CallEnd::Failed { code: code::grpc::DEADLINE_EXCEEDED, .. } => (true, true),
-            CallEnd::Failed { code: code::grpc::UNAVAILABLE, .. } => (true, ready),
+            CallEnd::Failed { code: DEADLINE_EXCEEDED, .. } => (true, true),
+            CallEnd::Failed { code: UNAVAILABLE, .. } => (true, ready),
             CallEnd::NotStarted => (true, false),
             _ => (false, false),
         };
@@ -206,7 +208,7 @@ impl Engine {
         let Some(old) = self.addresses.entries.get(&address).copied() else { return };
         log::warn!(
             "the connection to {} is dead by its heartbeats: a new one replaces it",
-            self.addresses.endpoints(address).map(ToString::to_string).unwrap_or_default()
+            self.addresses.endpoints(address).map(|endpoints| endpoints.target(0)).unwrap_or_default()
         );
         self.addresses.of.remove(&old);
         self.addresses.rounds.remove(&old);

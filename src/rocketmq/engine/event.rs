@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::error::Error;
 use crate::pending::Completion;
-use crate::rocketmq::message::{MessageView, SendReceipt};
+use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
@@ -83,6 +83,14 @@ pub(crate) struct Opened {
     pub max_body_size: usize,
 }
 
+/// A message as it came, to be unpacked by whoever receives it.
+#[derive(Debug, Clone)]
+pub(crate) struct Arrived {
+    pub message: Box<pb::Message>,
+    /// Of the broker that holds it.
+    pub endpoints: Endpoints,
+}
+
 /// A message to be acknowledged.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle {
@@ -102,7 +110,7 @@ pub(crate) enum Command {
         session: SessionId,
         max: usize,
         invisible: Duration,
-        reply: ReplyOf<Vec<MessageView>>,
+        reply: ReplyOf<Vec<Arrived>>,
     },
     Ack { session: SessionId, handles: Vec<Handle>, due: Instant, reply: Completion<Vec<Result<(), Error>>> },
     ChangeInvisible { session: SessionId, handle: Handle, invisible: Duration, due: Instant, reply: Completion<String> },
@@ -148,7 +156,8 @@ pub(crate) struct Settled {
 
 /// What the engine asks of its driver.
 pub(crate) enum Action {
-    Connect { entry: EntryId, endpoints: Endpoints },
+    /// `first` is the place of the address to begin with.
+    Connect { entry: EntryId, endpoints: Endpoints, first: usize },
     /// The channel goes; its calls were cancelled before.
     CloseChannel { entry: EntryId },
     Call { call: CallId, session: SessionId, entry: EntryId, method: Method, body: Bytes, timeout: Duration },
@@ -157,7 +166,7 @@ pub(crate) enum Action {
     WriteStream { stream: StreamId, body: Bytes },
     CancelStream { stream: StreamId },
     Settle(Settled),
-    Received { reply: ReplyOf<Vec<MessageView>>, session: SessionId, result: Result<Vec<MessageView>, Error> },
+    Received { reply: ReplyOf<Vec<Arrived>>, session: SessionId, result: Result<Vec<Arrived>, Error> },
     Opened(Completion<Opened>, Result<Opened, Error>),
     Acked(Completion<Vec<Result<(), Error>>>, Result<Vec<Result<(), Error>>, Error>),
     Changed(Completion<String>, Result<String, Error>),

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Delivery, Error, ErrorKind};
 use crate::policy::admission::Admitted;
 use crate::policy::deadline::DeadlineQueue;
 use crate::policy::recovery::TransportRecovery;
 use crate::policy::rng::Rng;
+use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 
@@ -258,6 +259,31 @@ impl Engine {
             self.act(Action::CancelCall { call });
         }
     }
+}
+
+/// Statuses of gRPC that say something about the transport.
+const DEADLINE_EXCEEDED: i32 = 4;
+const UNAVAILABLE: i32 = 14;
+const CANCELLED: i32 = 1;
+
+/// The body of a response, or why there is none.
+fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
+    match end {
+        CallEnd::Response(body) => Ok(body),
+        CallEnd::Failed { code, message } => Err(code::grpc_error(code, what, &message, message.clone())),
+        CallEnd::NotStarted => {
+            Err(Error::new(ErrorKind::Transport, format!("{what}: there is no connection")))
+        }
+        CallEnd::Cancelled => Err(code::grpc_error(CANCELLED, what, "the connection was replaced", "cancelled")),
+        CallEnd::StreamOver => Err(malformed(what, "a stream where one answer is due")),
+    }
+}
+
+/// The server answered what cannot be read.
+fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::marker::Send + Sync>>) -> Error {
+    Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
+        .with_delivery(Delivery::Unknown)
+        .with_source(source)
 }
 
 fn closed(what: &str) -> Error {

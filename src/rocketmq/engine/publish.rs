@@ -10,7 +10,7 @@ use super::addresses::AddressId;
 use super::event::{Action, CallEnd, CallId, Outgoing, Role, SessionId, Settled};
 use super::route::{Queue, Route};
 use super::session::State;
-use super::{Call, Engine, Purpose, Timer, closed};
+use super::{Call, Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
@@ -300,7 +300,7 @@ impl Engine {
                 publisher.ready.insert(place);
                 return; // who cancelled it pumps
             }
-            end => code::response(end, &what).and_then(|body| parse(&body, &what, send.attempts)),
+            end => response(end, &what).and_then(|body| parse(&body, &what, send.attempts)),
         };
         let error = match answer {
             Ok(receipt) => {
@@ -311,7 +311,7 @@ impl Engine {
             Err(error) => error,
         };
         send.worst = send.worst.max(error.delivery());
-        if error.code() == Some(code::UNRECOGNIZED_CLIENT_TYPE) {
+        if error.code().is_some_and(code::is_settings_missing) {
             self.settings_missing(now, id, call.address);
         }
         let Some(session) = self.sessions.get_mut(&id) else { return };
@@ -418,8 +418,8 @@ impl Publisher {
         }
         if let Some(group) = &message.group {
             // Always the same queue, so that order holds; also if its endpoint is out of favour.
-            let index = fifo::index(group, queues.len());
-            return queues.get(index).map_or(Choice::Full, |queue| Choice::To(queue.address));
+            let queue = fifo::of_group(group, queues.len()).and_then(|index| queues.get(index));
+            return queue.map_or(Choice::Full, |queue| Choice::To(queue.address));
         }
         let mut addresses: Vec<AddressId> = queues.iter().map(|queue| queue.address).collect();
         let start = self.cursor % addresses.len().max(1);
@@ -441,11 +441,11 @@ impl Publisher {
 }
 
 fn parse(body: &[u8], what: &str, attempts: u32) -> Result<SendReceipt, Error> {
-    let answer = pb::SendMessageResponse::parse_from_bytes(body).map_err(|error| code::malformed(what, error))?;
+    let answer = pb::SendMessageResponse::parse_from_bytes(body).map_err(|error| malformed(what, error))?;
     let entry = answer.entries.first();
     // One message, one entry: its own status says more than the whole's.
     let status = entry.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
     code::check(status, what)?;
-    let entry = entry.ok_or_else(|| code::malformed(what, "an answer without a result"))?;
+    let entry = entry.ok_or_else(|| malformed(what, "an answer without a result"))?;
     Ok(SendReceipt { message_id: entry.message_id.clone(), offset: entry.offset, attempts })
 }

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
-use super::event::{Action, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
-use super::{Engine, Purpose, Timer, closed};
+use super::event::{Action, Arrived, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
+use super::{Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
-use crate::rocketmq::message::MessageView;
+use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::method::Method;
-use crate::rocketmq::wire::{code, pb, view};
+use crate::rocketmq::wire::{code, pb};
 
 /// After the server said that it is too busy; after any other failure.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(20);
@@ -34,13 +34,13 @@ pub(super) struct PollKey {
 pub(super) struct Receiver {
     polls: BTreeMap<PollKey, Poll>,
     /// Messages of polls that outlived their receive; the next one gets them.
-    buffer: VecDeque<(Instant, MessageView)>,
+    buffer: VecDeque<(Instant, Arrived)>,
     cursor: usize,
 }
 
 struct Poll {
     call: CallId,
-    messages: Vec<MessageView>,
+    messages: Vec<Arrived>,
     status: Option<pb::Status>,
     received_at: Option<Instant>,
     invisible: Duration,
@@ -53,7 +53,7 @@ pub(super) enum Operation {
         invisible: Duration,
         /// Until then it waits for messages.
         await_until: Instant,
-        reply: ReplyOf<Vec<MessageView>>,
+        reply: ReplyOf<Vec<Arrived>>,
         /// Polls that answered that there is nothing, or failed.
         answered: BTreeSet<PollKey>,
         /// Polls that go again at a time.
@@ -119,7 +119,7 @@ impl Engine {
             None => {
                 consumer.subscriptions.remove(&topic);
                 session.routes.remove(&topic);
-                session.receiver.buffer.retain(|(_, message)| message.topic() != topic);
+                session.receiver.buffer.retain(|(_, message)| message.message.topic.name != topic);
             }
         }
         self.settings_changed(id);
@@ -132,7 +132,7 @@ impl Engine {
         id: SessionId,
         max: usize,
         invisible: Duration,
-        reply: ReplyOf<Vec<MessageView>>,
+        reply: ReplyOf<Vec<Arrived>>,
     ) {
         let Some(session) = self.sessions.get(&id).filter(|session| !session.is_closing()) else {
             self.act(Action::Received { reply, session: id, result: Err(closed("consumer")) });
@@ -179,12 +179,12 @@ impl Engine {
         if buffer.is_empty() {
             return false;
         }
-        let messages: Vec<MessageView> = buffer.drain(..max.min(buffer.len())).map(|(_, message)| message).collect();
+        let messages: Vec<Arrived> = buffer.drain(..max.min(buffer.len())).map(|(_, message)| message).collect();
         self.end_receive(number, Ok(messages));
         true
     }
 
-    fn end_receive(&mut self, number: u64, result: Result<Vec<MessageView>, Error>) {
+    fn end_receive(&mut self, number: u64, result: Result<Vec<Arrived>, Error>) {
         self.timers.cancel(Timer::Operation(number));
         self.timers.cancel(Timer::Again(number));
         if let Some(Operation::Receive { session, reply, .. }) = self.operations.remove(&number) {
@@ -258,14 +258,14 @@ impl Engine {
         let Some(filter) = consumer.subscriptions.get(&key.topic).cloned() else { return };
         let namespace = &session.spec.namespace;
         let queue = pb::MessageQueue {
-            topic: protobuf::MessageField::some(pb::resource(namespace, &key.topic)),
+            topic: resource(namespace, &key.topic),
             // Any queue of the broker.
             id: -1,
             broker: protobuf::MessageField::some(pb::Broker { name: key.broker.clone(), ..Default::default() }),
             ..Default::default()
         };
         let request = pb::ReceiveMessageRequest {
-            group: protobuf::MessageField::some(pb::resource(namespace, &consumer.group)),
+            group: resource(namespace, &consumer.group),
             message_queue: protobuf::MessageField::some(queue),
             filter_expression: protobuf::MessageField::some(filter),
             batch_size: i32::try_from(max).unwrap_or(i32::MAX),
@@ -299,7 +299,7 @@ impl Engine {
             Ok(Some(Content::Status(status))) => poll.status = Some(status),
             Ok(Some(Content::Message(message))) => {
                 if let Some(endpoints) = endpoints {
-                    poll.messages.push(view::message(message, endpoints));
+                    poll.messages.push(Arrived { message: Box::new(message), endpoints });
                 }
             }
             Ok(Some(Content::DeliveryTimestamp(_))) => {}
@@ -319,7 +319,7 @@ impl Engine {
             return;
         }
         let what = format!("receive from {}", key.topic);
-        let status = poll.status.filter(|status| status.code.value() != code::MESSAGE_NOT_FOUND);
+        let status = poll.status.filter(|status| !code::is_nothing_found(status.code.value()));
         let outcome = match end {
             CallEnd::StreamOver => match &status {
                 Some(status) => code::check(Some(status), &what),
@@ -328,9 +328,9 @@ impl Engine {
             CallEnd::NotStarted | CallEnd::Cancelled => {
                 Err(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")))
             }
-            end => code::response(end, &what).map(|_| ()),
+            end => response(end, &what).map(|_| ()),
         };
-        if outcome.as_ref().is_err_and(|error| error.code() == Some(code::UNRECOGNIZED_CLIENT_TYPE)) {
+        if outcome.as_ref().is_err_and(|error| error.code().is_some_and(code::is_settings_missing)) {
             self.settings_missing(now, id, key.address);
         }
         let pause = match &outcome {
@@ -529,8 +529,8 @@ impl Engine {
             ..Default::default()
         });
         let request = pb::AckMessageRequest {
-            group: session.group().map(|group| pb::resource(&session.spec.namespace, group)).into(),
-            topic: protobuf::MessageField::some(pb::resource(&session.spec.namespace, &first.topic)),
+            group: session.group_resource(),
+            topic: resource(&session.spec.namespace, &first.topic),
             entries: entries.collect(),
             ..Default::default()
         };
@@ -558,8 +558,8 @@ impl Engine {
             return;
         }
         part.done = true;
-        let outcome = code::response(end, "acknowledge").and_then(|body| {
-            pb::AckMessageResponse::parse_from_bytes(&body).map_err(|error| code::malformed("acknowledge", error))
+        let outcome = response(end, "acknowledge").and_then(|body| {
+            pb::AckMessageResponse::parse_from_bytes(&body).map_err(|error| malformed("acknowledge", error))
         });
         for at in &part.indexes {
             let (Some(handle), Some(result)) = (handles.get(*at), results.get_mut(*at)) else { continue };
@@ -606,8 +606,8 @@ impl Engine {
         let (id, due, endpoints) = (*id, *due, handle.endpoints.clone());
         let Some(session) = self.sessions.get(&id) else { return };
         let request = pb::ChangeInvisibleDurationRequest {
-            group: session.group().map(|group| pb::resource(&session.spec.namespace, group)).into(),
-            topic: protobuf::MessageField::some(pb::resource(&session.spec.namespace, &handle.topic)),
+            group: session.group_resource(),
+            topic: resource(&session.spec.namespace, &handle.topic),
             receipt_handle: handle.receipt_handle.clone(),
             invisible_duration: protobuf::MessageField::some((*invisible).into()),
             message_id: handle.message_id.clone(),
@@ -631,9 +631,9 @@ impl Engine {
             return;
         }
         let what = "change of the invisible duration";
-        let result = code::response(end, what).and_then(|body| {
+        let result = response(end, what).and_then(|body| {
             let answer =
-                pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| code::malformed(what, error))?;
+                pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| malformed(what, error))?;
             code::check(answer.status.as_ref(), what)?;
             Ok(answer.receipt_handle)
         });

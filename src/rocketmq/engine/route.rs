@@ -6,8 +6,9 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{CallEnd, SessionId};
-use super::{Engine, Purpose, Timer};
+use super::{Engine, Purpose, Timer, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
+use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb};
@@ -75,7 +76,7 @@ impl Engine {
         }
         route.asked = true;
         let request = pb::QueryRouteRequest {
-            topic: protobuf::MessageField::some(pb::resource(&session.spec.namespace, topic)),
+            topic: resource(&session.spec.namespace, topic),
             endpoints: protobuf::MessageField::some(access.to_proto()),
             ..Default::default()
         };
@@ -113,15 +114,15 @@ impl Engine {
 
     fn parse_route(&mut self, topic: &str, end: CallEnd) -> Result<Vec<Queue>, Error> {
         let what = format!("route of {topic}");
-        let body = code::response(end, &what)?;
-        let answer = pb::QueryRouteResponse::parse_from_bytes(&body).map_err(|error| code::malformed(&what, error))?;
+        let body = response(end, &what)?;
+        let answer = pb::QueryRouteResponse::parse_from_bytes(&body).map_err(|error| malformed(&what, error))?;
         code::check(answer.status.as_ref(), &what)?;
         let mut queues = Vec::with_capacity(answer.message_queues.len());
         for queue in &answer.message_queues {
             let Some(broker) = queue.broker.as_ref() else { continue };
             let endpoints = match broker.endpoints.as_ref().map(Endpoints::from_proto) {
                 Some(Ok(endpoints)) => endpoints,
-                Some(Err(error)) => return Err(code::malformed(&what, error)),
+                Some(Err(error)) => return Err(malformed(&what, error)),
                 None => continue,
             };
             let permission = queue.permission.enum_value_or_default();

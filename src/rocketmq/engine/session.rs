@@ -14,6 +14,7 @@ use super::settings::{self, Settings};
 use super::{Engine, Purpose, Timer, closed};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
+use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb};
 
@@ -75,8 +76,8 @@ impl Session {
         }
     }
 
-    fn group_resource(&self) -> protobuf::MessageField<pb::Resource> {
-        self.group().map(|group| pb::resource(&self.spec.namespace, group)).into()
+    pub(super) fn group_resource(&self) -> protobuf::MessageField<pb::Resource> {
+        self.group().map(|group| resource(&self.spec.namespace, group)).unwrap_or_default()
     }
 
     pub(super) fn heartbeat(&self) -> pb::HeartbeatRequest {

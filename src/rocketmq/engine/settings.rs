@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::event::{Role, SessionSpec};
+use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::pb;
 
@@ -101,7 +102,7 @@ pub(super) fn ours(spec: &SessionSpec, access: &Endpoints) -> pb::TelemetryComma
     };
     let (client_type, pub_sub) = match &spec.role {
         Role::Producer(producer) => {
-            let topics = producer.topics.iter().map(|topic| pb::resource(&spec.namespace, topic)).collect();
+            let topics = producer.topics.iter().filter_map(|topic| resource(&spec.namespace, topic).into_option()).collect();
             let publishing = pb::Publishing {
                 topics,
                 max_body_size: i32::try_from(DEFAULT_MAX_BODY_SIZE).unwrap_or(i32::MAX),
@@ -112,12 +113,12 @@ pub(super) fn ours(spec: &SessionSpec, access: &Endpoints) -> pb::TelemetryComma
         }
         Role::SimpleConsumer(consumer) => {
             let entry = |(topic, filter): (&String, &pb::FilterExpression)| pb::SubscriptionEntry {
-                topic: protobuf::MessageField::some(pb::resource(&spec.namespace, topic)),
+                topic: resource(&spec.namespace, topic),
                 expression: protobuf::MessageField::some(filter.clone()),
                 ..Default::default()
             };
             let subscription = pb::Subscription {
-                group: protobuf::MessageField::some(pb::resource(&spec.namespace, &consumer.group)),
+                group: resource(&spec.namespace, &consumer.group),
                 subscriptions: consumer.subscriptions.iter().map(entry).collect(),
                 long_polling_timeout: protobuf::MessageField::some(consumer.await_duration.into()),
                 ..Default::default()
