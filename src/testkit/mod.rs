@@ -11,5 +11,7 @@
 
 mod network;
 pub mod pulsar;
+#[cfg(feature = "rocketmq")]
+pub mod rocketmq;
 
 pub use network::{Direction, Network};

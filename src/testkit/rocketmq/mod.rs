@@ -1,0 +1,226 @@
+//! An embedded RocketMQ 5 proxy: topics, queues, groups and telemetry in memory, behind real gRPC ports.
+//!
+//! It does what the clients of this crate need of a proxy, with the statuses of the real one, and it can be told to
+//! misbehave: see [`Proxy::on`], [`Proxy::end_streams`], [`Proxy::ask_reconnect`]. With a [`Network`](super::Network)
+//! in front (see [`Proxy::advertise`]) links go half-open.
+//!
+//! ```
+//! use std::time::Duration;
+//! use threadmq::rocketmq::{Client, Message, MessageType};
+//! use threadmq::testkit::rocketmq::Proxy;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let proxy = Proxy::start()?;
+//! proxy.create_topic("orders", MessageType::Normal, 4);
+//! let client = Client::builder(proxy.endpoints()).build()?;
+//! let producer = client.producer().topic("orders").start()?;
+//! producer.send(Message::new("orders", "a first order"))?;
+//! assert_eq!(proxy.stored("orders").len(), 1);
+//! client.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod queue;
+mod script;
+mod service;
+mod state;
+mod worker;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::Sender;
+use grpcio::{ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials};
+use parking_lot::Mutex;
+
+use crate::error::{Error, ErrorKind};
+use crate::rocketmq::MessageType;
+pub use queue::Stored;
+pub use script::{Effect, Rpc, Script};
+use state::State;
+use worker::Job;
+
+/// Options of a [`Proxy`].
+#[derive(Debug, Clone)]
+#[must_use = "the proxy starts with `start`"]
+pub struct ProxyBuilder {
+    endpoints: usize,
+}
+
+/// A proxy in this process. It ends when this is dropped.
+pub struct Proxy {
+    state: Arc<Mutex<State>>,
+    jobs: Sender<Job>,
+    servers: Vec<Server>,
+    thread: Option<JoinHandle<()>>,
+    _environment: Arc<Environment>,
+}
+
+impl ProxyBuilder {
+    /// How many ports it listens on: 1 by default, up to 16. Each is a broker of its own in routes, and a topic's
+    /// queues are spread over them.
+    pub fn endpoints(mut self, endpoints: usize) -> Self {
+        self.endpoints = endpoints;
+        self
+    }
+
+    /// Starts it on free ports of 127.0.0.1.
+    ///
+    /// # Errors
+    ///
+    /// [`Config`](ErrorKind::Config) for a number of endpoints out of range; [`Internal`](ErrorKind::Internal) if no
+    /// port or thread can be had.
+    pub fn start(self) -> Result<Proxy, Error> {
+        if !(1..=16).contains(&self.endpoints) {
+            return Err(Error::new(ErrorKind::Config, format!("endpoints: {} is not between 1 and 16", self.endpoints)));
+        }
+        let failed = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, format!("embedded proxy: {error}"));
+        let state = Arc::new(Mutex::new(State::new(self.endpoints)));
+        let (jobs, thread) = worker::start(Arc::clone(&state)).map_err(|error| failed(&error))?;
+        let environment = Arc::new(EnvBuilder::new().cq_count(1).name_prefix("tmq-proxy").build());
+        let mut servers = Vec::new();
+        for endpoint in 0..self.endpoints {
+            let arguments = ChannelBuilder::new(Arc::clone(&environment))
+                .max_receive_message_len(-1)
+                .max_send_message_len(-1)
+                .reuse_port(false)
+                .build_args();
+            let mut server = ServerBuilder::new(Arc::clone(&environment))
+                .register_service(service::service(endpoint, &jobs))
+                .channel_args(arguments)
+                .build()
+                .map_err(|error| failed(&error))?;
+            let port =
+                server.add_listening_port("127.0.0.1:0", ServerCredentials::insecure()).map_err(|error| failed(&error))?;
+            server.start();
+            state.lock().listen(endpoint, SocketAddr::from(([127, 0, 0, 1], port)));
+            servers.push(server);
+        }
+        Ok(Proxy { state, jobs, servers, thread: Some(thread), _environment: environment })
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy with one endpoint on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProxyBuilder::start`].
+    pub fn start() -> Result<Self, Error> {
+        Self::builder().start()
+    }
+
+    /// Options for a proxy.
+    pub fn builder() -> ProxyBuilder {
+        ProxyBuilder { endpoints: 1 }
+    }
+
+    /// What a client is built with: the endpoint with the number 0, as it is [advertised](Self::advertise).
+    pub fn endpoints(&self) -> String {
+        self.state.lock().advertised(0).to_string()
+    }
+
+    /// Where an endpoint listens.
+    pub fn addr(&self, endpoint: usize) -> SocketAddr {
+        self.state.lock().listening(endpoint)
+    }
+
+    /// Routes name this address for the endpoint, so that a network can stand between.
+    pub fn advertise(&self, endpoint: usize, addr: SocketAddr) {
+        self.state.lock().advertise(endpoint, addr);
+    }
+
+    /// Creates a topic with so many queues, spread over the endpoints.
+    pub fn create_topic(&self, topic: impl Into<String>, accepts: MessageType, queues: usize) {
+        self.state.lock().create_topic(topic.into(), accepts, queues);
+    }
+
+    /// How often a group may be given a message before it goes to the dead letters: 16 by default.
+    pub fn max_attempts(&self, group: impl Into<String>, attempts: u32) {
+        self.state.lock().max_attempts(group.into(), attempts);
+    }
+
+    /// What a topic holds, in the order in which it was stored, acknowledged messages included.
+    pub fn stored(&self, topic: &str) -> Vec<Stored> {
+        self.state.lock().stored(topic)
+    }
+
+    /// Messages that a group was given too often.
+    pub fn dead_letters(&self, group: &str) -> Vec<Stored> {
+        self.state.lock().dead_letters(group)
+    }
+
+    /// How many calls of a kind arrived, by endpoint.
+    pub fn calls(&self, endpoint: usize, rpc: Rpc) -> u64 {
+        self.state.lock().calls(endpoint, rpc)
+    }
+
+    /// Telemetry streams whose first write was something else than Settings.
+    pub fn streams_without_settings(&self) -> u64 {
+        self.state.lock().streams_without_settings()
+    }
+
+    /// Telemetry streams that are open, by endpoint.
+    pub fn streams(&self, endpoint: usize) -> usize {
+        self.state.lock().streams(endpoint)
+    }
+
+    /// Calls of this kind are to misbehave; see [`Script`].
+    pub fn on(&self, rpc: Rpc) -> Script<'_> {
+        Script::new(&self.state, rpc)
+    }
+
+    /// Ends all telemetry streams.
+    pub fn end_streams(&self) {
+        self.state.lock().end_streams();
+    }
+
+    /// Forgets the settings of all clients: their heartbeats are answered UNRECOGNIZED_CLIENT_TYPE until they send
+    /// them again.
+    pub fn forget_settings(&self) {
+        self.state.lock().forget_settings();
+    }
+
+    /// Asks all clients of an endpoint to connect anew (`ReconnectEndpointsCommand`).
+    pub fn ask_reconnect(&self, endpoint: usize) {
+        self.state.lock().command(endpoint, state::reconnect_command());
+    }
+
+    /// Asks all clients of an endpoint for the state of their threads (`PrintThreadStackTraceCommand`); answers are
+    /// in [`thread_traces`](Self::thread_traces).
+    pub fn ask_threads(&self, endpoint: usize) {
+        self.state.lock().command(endpoint, state::threads_command());
+    }
+
+    /// What clients answered to [`ask_threads`](Self::ask_threads).
+    pub fn thread_traces(&self) -> Vec<String> {
+        self.state.lock().thread_traces()
+    }
+
+    /// The largest body that it takes and tells clients of, from their next Settings on: 4 MiB by default.
+    pub fn max_body_size(&self, bytes: usize) {
+        self.state.lock().set_max_body_size(bytes);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.lock().stop();
+        let _ = self.jobs.send(Job::Stop);
+        for server in &mut self.servers {
+            drop(server.shutdown());
+            server.cancel_all_calls();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy").field("endpoints", &self.endpoints()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,99 @@
+//! The gRPC side: calls become jobs for the worker, what it says becomes answers.
+
+use bytes::Bytes;
+use crossbeam_channel::Sender;
+use futures_channel::{mpsc, oneshot};
+use futures_util::{FutureExt, StreamExt, TryFutureExt};
+use grpcio::{
+    GrpcSlice, Marshaller, MessageReader, Method as GrpcMethod, MethodType, RpcContext, RpcStatus, RpcStatusCode,
+    Service, ServiceBuilder, WriteFlags,
+};
+
+use super::worker::{Answer, Job};
+use crate::rocketmq::wire::method::{Kind, Method};
+
+pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
+    let mut builder = ServiceBuilder::new();
+    for method in Method::ALL {
+        let jobs = jobs.clone();
+        match method.kind() {
+            Kind::Unary => {
+                builder = builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
+                    let (reply, answer) = oneshot::channel();
+                    let client = client_id(&context);
+                    let _ = jobs.send(Job::Call { endpoint, method, client, body, reply });
+                    let answered = answer.map(move |answer| match answer {
+                        Ok(Answer::Body(body)) => sink.success(body).boxed(),
+                        Ok(Answer::Grpc(code, text)) => sink.fail(status(code, text)).boxed(),
+                        Err(_) => sink.fail(status(14, "the proxy is gone".to_owned())).boxed(),
+                    });
+                    context.spawn(answered.flatten().map(drop));
+                });
+            }
+            Kind::ServerStream => {
+                builder = builder.add_server_streaming_handler(
+                    &grpc_method(method),
+                    move |context: RpcContext<'_>, body, sink| {
+                        let (frames, stream) = mpsc::unbounded();
+                        let client = client_id(&context);
+                        let _ = jobs.send(Job::Stream { endpoint, method, client, body, frames });
+                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
+                        context.spawn(frames.forward(sink).map(drop));
+                    },
+                );
+            }
+            Kind::Duplex => {
+                builder = builder.add_duplex_streaming_handler(
+                    &grpc_method(method),
+                    move |context: RpcContext<'_>, requests, sink| {
+                        let (frames, stream) = mpsc::unbounded();
+                        let client = client_id(&context);
+                        let (id, jobs) = (super::worker::next_stream(), jobs.clone());
+                        let _ = jobs.send(Job::Opened { endpoint, client, stream: id, frames });
+                        let told = jobs.clone();
+                        let read = requests
+                            .map(move |body| {
+                                let _ = body.map(|body| jobs.send(Job::Command { stream: id, body }));
+                            })
+                            .for_each(std::future::ready)
+                            .map(move |()| drop(told.send(Job::Ended { stream: id })));
+                        context.spawn(read);
+                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
+                        context.spawn(frames.forward(sink).unwrap_or_else(|_| ()));
+                    },
+                );
+            }
+        }
+    }
+    builder.build()
+}
+
+fn client_id(context: &RpcContext<'_>) -> String {
+    let header = context.request_headers().iter().find(|(name, _)| *name == "x-mq-client-id");
+    header.map(|(_, value)| String::from_utf8_lossy(value).into_owned()).unwrap_or_default()
+}
+
+fn status(code: i32, text: String) -> RpcStatus {
+    RpcStatus::with_message(RpcStatusCode::from(code), text)
+}
+
+fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
+    let ty = match method.kind() {
+        Kind::Unary => MethodType::Unary,
+        Kind::ServerStream => MethodType::ServerStreaming,
+        Kind::Duplex => MethodType::Duplex,
+    };
+    let bytes = || Marshaller { ser: write_bytes, de: read_bytes };
+    GrpcMethod { ty, name: method.path(), req_mar: bytes(), resp_mar: bytes() }
+}
+
+fn write_bytes(body: &Bytes, into: &mut GrpcSlice) -> grpcio::Result<()> {
+    *into = GrpcSlice::from(&body[..]);
+    Ok(())
+}
+
+fn read_bytes(mut reader: MessageReader) -> grpcio::Result<Bytes> {
+    let mut body = Vec::with_capacity(reader.len());
+    std::io::Read::read_to_end(&mut reader, &mut body).map_err(|error| grpcio::Error::Codec(Box::new(error)))?;
+    Ok(Bytes::from(body))
+}
