@@ -9,5 +9,7 @@ pub(crate) mod keepalive;
 pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod progress;
+#[cfg(feature = "rocketmq")]
+pub(crate) mod recovery;
 pub(crate) mod rng;
 pub(crate) mod text;
