@@ -32,12 +32,21 @@ impl Violations {
         }
     }
 
-    /// An error that names everything, if there is anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// An error of kind `Config` that names everything, if there is anything.
     pub(crate) fn finish(self, what: &str) -> Result<(), Error> {
-        if self.found.is_empty() {
+        self.finish_as(ErrorKind::Config, what)
+    }
+
+    /// An error that names everything, if there is anything.
+    pub(crate) fn finish_as(self, kind: ErrorKind, what: &str) -> Result<(), Error> {
+        if self.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Config, format!("{what}: {}", self.found.join("; "))))
+        Err(Error::new(kind, format!("{what}: {}", self.found.join("; "))))
     }
 }
 

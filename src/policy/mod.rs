@@ -4,8 +4,12 @@ pub(crate) mod admission;
 pub(crate) mod backoff;
 pub(crate) mod budget;
 pub(crate) mod deadline;
+pub(crate) mod host;
 pub(crate) mod keepalive;
 pub(crate) mod limits;
 pub(crate) mod now;
 pub(crate) mod progress;
+#[cfg(feature = "rocketmq")]
+pub(crate) mod recovery;
 pub(crate) mod rng;
+pub(crate) mod text;

@@ -10,7 +10,6 @@ mod message;
 pub(crate) mod message_id;
 mod producer;
 mod producer_builder;
-pub(crate) mod quoted;
 mod receive_queue;
 pub(crate) mod routing;
 pub(crate) mod service_url;

@@ -1,17 +1,14 @@
 //! Service URLs as users write them, and the broker URLs in lookup answers.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
-use super::quoted::quoted;
 use crate::error::{Error, ErrorKind};
+use crate::policy::host::{self, Fault};
+use crate::policy::text::quoted;
 
 const PLAIN_PORT: u16 = 6650;
 const TLS_PORT: u16 = 6651;
-const LONGEST_HOST: usize = 253;
-
-/// What is wrong with a text, as a clause that quotes the wrong part and says what to write instead.
-type Fault = String;
 
 /// A host name or address and a port. Names are compared as they were written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -161,7 +158,7 @@ fn parse_host_port(item: &str, default_port: u16) -> Result<HostPort, Fault> {
     };
     let port = match port {
         None => default_port,
-        Some(port) => parse_port(item, port)?,
+        Some(port) => host::port(item, port)?,
     };
     Ok(HostPort { host: host.to_owned(), port })
 }
@@ -201,36 +198,8 @@ fn split_plain(item: &str) -> Result<(&str, Option<&str>), Fault> {
     if host.is_empty() {
         return Err(format!("has an empty host in {}: write host:port", quoted(item)));
     }
-    check_name(host)?;
+    host::check(host, "commas")?;
     Ok((host, port))
-}
-
-fn check_name(host: &str) -> Result<(), Fault> {
-    if host.len() > LONGEST_HOST {
-        return Err(format!("has the host {}, which is longer than {LONGEST_HOST} characters", quoted(host)));
-    }
-    if let Some(wrong) = host.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))) {
-        let advice = if wrong.is_ascii() { "separate hosts with commas" } else { "write the name's xn-- form" };
-        return Err(format!("has the character {wrong:?} in the host {}: {advice}", quoted(host)));
-    }
-    let labels = host.strip_suffix('.').unwrap_or(host);
-    if labels.split('.').any(str::is_empty) {
-        return Err(format!("has an empty part between dots in the host {}", quoted(host)));
-    }
-    // A name never ends in a number, so that this can only be an address, and resolvers read short forms oddly.
-    let last = labels.rsplit('.').next().unwrap_or_default();
-    if last.chars().all(|c| c.is_ascii_digit()) && host.parse::<Ipv4Addr>().is_err() {
-        return Err(format!("has the host {}, which is not an IPv4 address", quoted(host)));
-    }
-    Ok(())
-}
-
-fn parse_port(item: &str, text: &str) -> Result<u16, Fault> {
-    let number = if text.chars().all(|c| c.is_ascii_digit()) { text.parse::<u16>().ok() } else { None };
-    match number {
-        Some(port) if port > 0 => Ok(port),
-        _ => Err(format!("has the port {} in {}: write a number from 1 to 65535", quoted(text), quoted(item))),
-    }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::quoted::quoted;
 use crate::error::{Error, ErrorKind};
+use crate::policy::text::quoted;
 
 const PARTITION_MARK: &str = "-partition-";
 

@@ -4,9 +4,7 @@ use protobuf::Enum;
 
 use super::pb::ServerError;
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
-
-/// The broker's texts may be whole stack traces; this much of them is kept.
-const LONGEST_TEXT: usize = 400;
+use crate::policy::text::one_line;
 
 /// The error for a code that the broker answered `operation` with. `message` is the broker's own text.
 ///
@@ -54,16 +52,6 @@ fn meaning(code: ServerError) -> (ErrorKind, Recovery) {
         ServerError::TransactionConflict => (ErrorKind::Conflict, Recovery::Never),
         ServerError::TransactionNotFound => (ErrorKind::NotFound, Recovery::Never),
     }
-}
-
-fn one_line(message: &str) -> String {
-    let mut text: String =
-        message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_TEXT + 1).collect();
-    if text.chars().count() > LONGEST_TEXT {
-        text.pop();
-        text.push('…');
-    }
-    text
 }
 
 #[cfg(test)]
@@ -124,12 +112,5 @@ mod tests {
             assert_eq!(error.code(), Some(code));
             assert_eq!(error.to_string(), format!("lookup refused by the broker (code {code}): why"));
         }
-    }
-
-    #[test]
-    fn the_broker_s_text_is_made_one_short_line() {
-        assert_eq!(one_line("a\nb\tc\r"), "a b c ");
-        assert_eq!(one_line(&"é".repeat(400)), "é".repeat(400));
-        assert_eq!(one_line(&"é".repeat(401)), format!("{}…", "é".repeat(400)));
     }
 }
