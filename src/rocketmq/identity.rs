@@ -59,7 +59,7 @@ impl Identity {
 
     /// The headers of one call.
     pub(super) fn headers(&mut self, unix_seconds: u64) -> Vec<(&'static str, String)> {
-        let request_id = ids::uuid(self.rng.next(), self.rng.next());
+        let request_id = ids::uuid(self.rng.next_u64(), self.rng.next_u64());
         let signature = self.signer.as_mut().map(|signer| signer.sign(unix_seconds));
         let mut all = Vec::with_capacity(10);
         self.headers.each(&request_id, signature, |name, value| all.push((name, value.to_owned())));

@@ -181,7 +181,7 @@ impl Message {
             topic: resource(namespace, &self.topic),
             user_properties: self.properties.iter().cloned().collect(),
             system_properties: protobuf::MessageField::some(properties),
-            body: self.body.to_vec(),
+            body: self.body.clone(),
             ..Default::default()
         };
         let request = pb::SendMessageRequest { messages: vec![message], ..Default::default() };
@@ -388,7 +388,7 @@ impl MessageView {
     pub(crate) fn new(Arrived { message, endpoints }: Arrived) -> Self {
         let pb::Message { topic, user_properties, system_properties, body: packed, .. } = *message;
         let properties = system_properties.into_option().unwrap_or_default();
-        let packed = Bytes::from(packed);
+        
         let intact = !matches!(digest::check(properties.body_digest.as_ref(), &packed), digest::Verdict::Corrupt { .. });
         let unpacked = body::unpack(properties.body_encoding.value(), &packed, MOST_UNPACKED);
         if let Err(error) = &unpacked {

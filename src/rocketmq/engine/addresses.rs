@@ -7,7 +7,7 @@ use protobuf::Message as _;
 
 use super::event::{Action, CallEnd, EntryId, SessionId};
 use super::{Call, DEADLINE_EXCEEDED, Engine, HEARTBEAT_DEADLINE, Purpose, Timer, UNAVAILABLE};
-use crate::policy::recovery::{Advice, Heartbeat};
+use crate::policy::recovery::{Action as Advice, HeartbeatOutcome, Reason};
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
@@ -23,16 +23,17 @@ pub(super) struct Addresses {
     numbers: BTreeMap<Endpoints, AddressId>,
     endpoints: BTreeMap<AddressId, Endpoints>,
     entries: BTreeMap<AddressId, EntryId>,
-    of: BTreeMap<EntryId, AddressId>,
     /// Heartbeats of one round on an entry: how many are out, and the best that was heard.
     rounds: BTreeMap<EntryId, Round>,
     next: u32,
+    /// Channels made so far: each begins with another address of its endpoints.
+    made: usize,
 }
 
 #[derive(Debug)]
 struct Round {
     out: usize,
-    best: Option<Heartbeat>,
+    best: Option<HeartbeatOutcome>,
 }
 
 impl Addresses {
@@ -58,72 +59,63 @@ impl Engine {
         if let Some(entry) = self.addresses.entries.get(&address) {
             return *entry;
         }
-        let entry = self.connect(address);
-        self.recovery.added(address.0, entry.0, now);
-        self.arm_recovery(now);
+        let entry = self.recovery.added(address, now);
+        self.connect(address, entry);
+        self.arm_recovery();
         entry
     }
 
-    fn connect(&mut self, address: AddressId) -> EntryId {
-        let entry = EntryId(self.id());
+    fn connect(&mut self, address: AddressId, entry: EntryId) {
         self.addresses.entries.insert(address, entry);
-        self.addresses.of.insert(entry, address);
         if let Some(endpoints) = self.addresses.endpoints(address).cloned() {
-            // Each new channel begins with another address: the last one may have been the dead one.
-            let first = usize::try_from(entry.0 & 0xffff).unwrap_or(0);
+            // The last one may have been the dead one.
+            let first = self.addresses.made;
+            self.addresses.made = first.wrapping_add(1);
             self.act(Action::Connect { entry, endpoints, first });
         }
-        entry
     }
 
     /// No session uses the address any more.
     pub(super) fn retire(&mut self, now: Instant, address: AddressId) {
         let Some(entry) = self.addresses.entries.remove(&address) else { return };
-        self.addresses.of.remove(&entry);
         self.addresses.rounds.remove(&entry);
         self.isolated.remove(&address);
-        self.recovery.retired(entry.0, now);
+        self.recovery.retired(entry, now);
         self.act(Action::CloseChannel { entry });
     }
 
-    /// Addresses that no session's route names are given up.
+    /// Addresses that no session's route names, and that are not the access point of any, are given up.
     pub(super) fn retire_unused(&mut self, now: Instant) {
-        let used: BTreeSet<AddressId> = self.sessions.values().flat_map(|session| session.addresses()).collect();
-        let access = self.addresses.number(&self.options.access.clone());
-        let called: BTreeSet<AddressId> = self.calls.values().map(|call| call.address).collect();
-        let idle: Vec<AddressId> = self
-            .addresses
-            .entries
-            .keys()
-            .filter(|address| !used.contains(address) && !called.contains(address))
-            .filter(|address| **address != access || self.sessions.is_empty())
-            .copied()
-            .collect();
-        for address in idle {
-            self.retire(now, address);
+        let mut used: BTreeSet<AddressId> = self.sessions.values().flat_map(|session| session.addresses()).collect();
+        used.extend(self.calls.values().map(|call| call.address));
+        if !self.sessions.is_empty() {
+            let access = self.options.access.clone();
+            used.insert(self.addresses.number(&access));
         }
+        let idle: Vec<AddressId> =
+            self.addresses.entries.keys().filter(|address| !used.contains(address)).copied().collect();
+        idle.into_iter().for_each(|address| self.retire(now, address));
     }
 
-    /// The policy looks at its clocks: heartbeats that are due go out, kept evidence is acted on.
+    /// The policy looks at its clocks: heartbeats that are due go out, condemned channels are replaced.
     pub(super) fn recovery_due(&mut self, now: Instant) {
-        while let Some(advice) = self.recovery.poll(now) {
+        while let Some(advice) = self.recovery.poll_action(now) {
             match advice {
-                Advice::Heartbeat { entry } => self.send_heartbeats(now, EntryId(entry)),
-                Advice::Recover { address, .. } => self.replace(now, AddressId(address)),
+                Advice::Heartbeat { address, entry } => self.send_heartbeats(now, address, entry),
+                Advice::Recover { address, entry, reason } => self.replace(now, address, entry, reason),
             }
         }
-        self.arm_recovery(now);
+        self.arm_recovery();
     }
 
-    pub(super) fn arm_recovery(&mut self, _now: Instant) {
+    fn arm_recovery(&mut self) {
         if let Some(at) = self.recovery.poll_timeout() {
             self.timers.arm(Timer::Recovery, at);
         }
     }
 
     /// One heartbeat of each session that knows the address: they are one round, and the best answer counts.
-    fn send_heartbeats(&mut self, now: Instant, entry: EntryId) {
-        let Some(address) = self.addresses.of.get(&entry).copied() else { return };
+    fn send_heartbeats(&mut self, now: Instant, address: AddressId, entry: EntryId) {
         let sessions: Vec<SessionId> = self
             .sessions
             .iter()
@@ -131,10 +123,10 @@ impl Engine {
             .map(|(id, _)| *id)
             .collect();
         if sessions.is_empty() {
-            self.recovery.skipped(entry.0, now);
+            // Nobody is there to speak for: nothing is learnt.
+            self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Other, now);
             return;
         }
-        self.recovery.started(entry.0, now);
         self.addresses.rounds.insert(entry, Round { out: sessions.len(), best: None });
         for id in sessions {
             let Some(session) = self.sessions.get(&id) else { continue };
@@ -144,76 +136,77 @@ impl Engine {
     }
 
     pub(super) fn heartbeat_ended(&mut self, now: Instant, call: &Call, ready: bool, end: CallEnd) {
-        if self.addresses.of.get(&call.entry) != Some(&call.address) {
+        if self.addresses.entries.get(&call.address) != Some(&call.entry) {
             return; // of a channel that was replaced or retired
         }
-        let mut settings_missing = false;
+        let mut good = false;
         let outcome = match &end {
             CallEnd::Response(body) => {
                 let status = pb::HeartbeatResponse::parse_from_bytes(body).ok().and_then(|answer| answer.status.0);
-                settings_missing = status.is_some_and(|status| code::is_settings_missing(status.code.value()));
-                Heartbeat::Ok
+                let code = status.map(|status| status.code.value());
+                if code.is_some_and(code::is_settings_missing) {
+                    self.settings_missing(now, call.session, call.address);
+                }
+                good = code.is_some_and(code::is_success);
+                if good { HeartbeatOutcome::Ok } else { HeartbeatOutcome::Other }
             }
-            CallEnd::Failed { code: DEADLINE_EXCEEDED, .. } => Heartbeat::DeadlineExceeded,
-            CallEnd::Failed { code: UNAVAILABLE, .. } => Heartbeat::Unavailable { ready },
-            _ => Heartbeat::Other,
+            CallEnd::Failed { code: DEADLINE_EXCEEDED, .. } => HeartbeatOutcome::DeadlineExceeded { ready },
+            CallEnd::Failed { code: UNAVAILABLE, .. } => HeartbeatOutcome::Unavailable { ready },
+            _ => HeartbeatOutcome::Other,
         };
-        if settings_missing {
-            self.settings_missing(now, call.session, call.address);
+        if good && self.isolated.remove(&call.address) {
+            self.pump_all(now);
         }
         let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
         round.out = round.out.saturating_sub(1);
-        round.best = Some(round.best.take().map_or(outcome, |best| best.min(outcome)));
-        // The first good answer is enough; a bad one has to wait for the others.
-        if outcome == Heartbeat::Ok || round.out == 0 {
-            let best = round.best.unwrap_or(outcome);
+        let best = match round.best {
+            Some(best) if rank(best) <= rank(outcome) => best,
+            _ => outcome,
+        };
+        round.best = Some(best);
+        // A good answer is enough; a bad one has to wait for the others.
+        if best == HeartbeatOutcome::Ok || round.out == 0 {
             self.addresses.rounds.remove(&call.entry);
-            self.recovery.ended(call.entry.0, best, now);
-            if best == Heartbeat::Ok && self.isolated.remove(&call.address) {
-                self.pump_all(now);
-            }
+            self.recovery.heartbeat_ended(call.entry, best, now);
             self.recovery_due(now);
         }
     }
 
     /// What the end of an ordinary call says of its channel: at most a hint.
-    pub(super) fn judge(&mut self, now: Instant, call: &Call, ready: bool, end: &CallEnd) {
-        let (transport, hint) = match end {
-            CallEnd::Failed { code: DEADLINE_EXCEEDED, .. } => (true, true),
-            CallEnd::Failed { code: UNAVAILABLE, .. } => (true, ready),
-            CallEnd::NotStarted => (true, false),
-            _ => (false, false),
-        };
-        if !transport || self.addresses.entries.get(&call.address) != Some(&call.entry) {
+    pub(super) fn judge(&mut self, now: Instant, call: &Call, end: &CallEnd) {
+        let transport = matches!(
+            end,
+            CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted
+        );
+        let current = self.addresses.entries.get(&call.address) == Some(&call.entry);
+        if !transport || !current || call.purpose == Purpose::Heartbeat {
             return;
         }
-        if self.isolated.insert(call.address) {
-            self.recovery.isolated(call.entry.0, now);
-        }
-        if hint && call.purpose != Purpose::Heartbeat {
-            self.recovery.hint(call.entry.0, call.started, now);
-        }
-        self.arm_recovery(now);
+        self.isolated.insert(call.address);
+        // Where the channel is dialling, the heartbeat that comes forward condemns nothing: it is what takes the
+        // endpoint off the list again.
+        self.recovery.hint(call.entry, call.started, now);
+        self.recovery_due(now);
     }
 
     /// The server asks for a new connection.
     pub(super) fn reconnect_asked(&mut self, now: Instant, address: AddressId) {
-        self.recovery.commanded(address.0, now);
+        if !self.recovery.server_command(&address, now) {
+            log::info!("the server asks for a new connection where there is none, or where one is being made");
+        }
         self.recovery_due(now);
     }
 
     /// A new channel takes the place of the old one, whose calls are cancelled and whose streams are opened anew.
     /// Connecting does not wait, so that there is no moment between the old entry and the new one.
-    fn replace(&mut self, now: Instant, address: AddressId) {
-        let Some(old) = self.addresses.entries.get(&address).copied() else { return };
+    fn replace(&mut self, now: Instant, address: AddressId, old: EntryId, reason: Reason) {
+        let Some(entry) = self.recovery.replaced(old, now) else { return };
         log::warn!(
-            "the connection to {} is dead by its heartbeats: a new one replaces it",
+            "the connection to {} is replaced by a new one: {reason:?}",
             self.addresses.endpoints(address).map(|endpoints| endpoints.target(0)).unwrap_or_default()
         );
-        self.addresses.of.remove(&old);
         self.addresses.rounds.remove(&old);
-        let entry = self.connect(address);
-        self.recovery.replaced(address.0, entry.0, now);
+        self.connect(address, entry);
         self.stats.recoveries += 1;
         self.act(Action::Recovered);
         // Streams first: their Settings are the first thing that the new connection carries.
@@ -234,7 +227,17 @@ impl Engine {
         self.act(Action::CloseChannel { entry: old });
         self.isolated.remove(&address);
         self.pump_all(now);
-        self.arm_recovery(now);
+    }
+}
+
+/// The best of a round is the lowest: one that was answered proves more than one that was not.
+fn rank(outcome: HeartbeatOutcome) -> u8 {
+    match outcome {
+        HeartbeatOutcome::Ok => 0,
+        HeartbeatOutcome::Other => 1,
+        HeartbeatOutcome::Unavailable { ready: false } => 2,
+        HeartbeatOutcome::DeadlineExceeded { .. } => 3,
+        HeartbeatOutcome::Unavailable { ready: true } => 4,
     }
 }
 

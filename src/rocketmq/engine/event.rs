@@ -18,10 +18,8 @@ pub(crate) use crate::runtime::answers::Reply as ReplyOf;
 /// Where the result of a send goes.
 pub(crate) type Reply = ReplyOf<SendReceipt>;
 
-/// One generation of a channel to an address. Never reused, so that a late completion of a replaced channel cannot
-/// be taken for one of its successor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct EntryId(pub u64);
+/// One generation of a channel to an address.
+pub(crate) use crate::policy::recovery::EntryId;
 
 /// One producer or consumer: what the server knows by its client id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

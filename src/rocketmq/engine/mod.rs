@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::error::{Delivery, Error, ErrorKind};
 use crate::policy::admission::Admitted;
 use crate::policy::deadline::DeadlineQueue;
-use crate::policy::recovery::TransportRecovery;
+use crate::policy::recovery::{HeartbeatTiming, TransportRecovery};
 use crate::policy::rng::Rng;
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
@@ -34,8 +34,6 @@ use session::Session;
 
 /// Deadline of a heartbeat.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(3);
-/// Between heartbeats.
-pub(crate) const HEARTBEAT_PERIOD: Duration = Duration::from_secs(10);
 /// Default time for one call to be answered.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -106,7 +104,7 @@ pub(crate) struct Engine {
     rng: Rng,
     actions: VecDeque<Action>,
     addresses: Addresses,
-    recovery: TransportRecovery,
+    recovery: TransportRecovery<AddressId>,
     calls: BTreeMap<CallId, Call>,
     streams: BTreeMap<StreamId, (SessionId, AddressId)>,
     sessions: BTreeMap<SessionId, Session>,
@@ -126,7 +124,7 @@ impl Engine {
             options,
             actions: VecDeque::new(),
             addresses: Addresses::default(),
-            recovery: TransportRecovery::new(HEARTBEAT_PERIOD, HEARTBEAT_DEADLINE),
+            recovery: TransportRecovery::new(HeartbeatTiming::default()),
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -174,7 +172,7 @@ impl Engine {
     }
 
     fn call_ended(&mut self, now: Instant, call: Call, ready: bool, end: CallEnd) {
-        self.judge(now, &call, ready, &end);
+        self.judge(now, &call, &end);
         match call.purpose {
             Purpose::Route(ref topic) => self.route_answered(now, call.session, topic, end),
             Purpose::Heartbeat => self.heartbeat_ended(now, &call, ready, end),

@@ -303,7 +303,7 @@ impl Engine {
                 }
             }
             Ok(Some(Content::DeliveryTimestamp(_))) => {}
-            Ok(Some(_) | None) => log::debug!("a frame of an unknown kind in the answer to a receive is ignored"),
+            Ok(None) => log::debug!("a frame of an unknown kind in the answer to a receive is ignored"),
             Err(error) => log::warn!("a frame in the answer to a receive cannot be read: {error}"),
         }
     }

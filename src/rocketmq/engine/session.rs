@@ -107,7 +107,7 @@ impl Engine {
             Role::Producer(producer) => producer.topics.clone(),
             Role::SimpleConsumer(consumer) => consumer.subscriptions.keys().cloned().collect(),
         };
-        let publisher = Publisher::new(&spec.role, self.rng.next());
+        let publisher = Publisher::new(&spec.role, self.rng.next_u64());
         let session = Session {
             spec,
             state: State::Starting { due, reply },

@@ -70,7 +70,6 @@ impl Pause {
                     customized.next.iter().map(|step| duration(Some(step))).collect::<Option<_>>()?;
                 (!steps.is_empty()).then_some(Self::Customized(steps))
             }
-            _ => None,
         }
     }
 }

@@ -83,7 +83,7 @@ impl Topic {
         let properties = kept.message.system_properties.clone().unwrap_or_default();
         Some(Stored {
             message_id: properties.message_id,
-            body: Bytes::from(kept.message.body.clone()),
+            body: kept.message.body.clone(),
             tag: properties.tag,
             message_group: properties.message_group,
             queue: kept.queue,
