@@ -9,6 +9,8 @@
 //!   idle.
 //! - A refused connection is tried again after 100 ms, doubling up to 10 s (2 s while sends wait), with jitter; once
 //!   an outage there is a try shortly before the timeout of the message that was oldest when it began.
+//! - The addresses of a name are tried 250 ms apart, each while those before it still try, IPv4 and IPv6 in turns;
+//!   the first that connects is used. All of them together have the connection timeout.
 //! - When a producer is attached again, everything without a receipt is sent again first, in order, with its sequence
 //!   ids and unchanged; new messages follow.
 //! - A real broker holds a producer of the same name back until it has checked its old connection (5 s by default),
@@ -17,4 +19,5 @@
 //! - A consumer subscribes again for as long as it takes. What was in its queue is dropped and comes again;
 //!   acknowledgements that were not written yet are written then.
 //! - A broker that closes a single producer or consumer (an unload) ends no connection. If it names the next broker,
-//!   that is used once without a look-up.
+//!   that is used once without a look-up. Brokers that do it again within 30 s are followed after a look-up and with
+//!   growing pauses, up to 10 s (2 s while sends wait).

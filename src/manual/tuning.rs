@@ -12,5 +12,9 @@
 //! A pending message is charged its body, its properties and 256 bytes against the client's limit (64 MiB). Permits
 //! come back when callbacks have returned, so slow callbacks slow down their own producer and nobody else.
 //!
+//! How large a message may be is the broker's to say (`maxMessageSize`, told in CONNECTED; 5 MiB if it says nothing, 0
+//! or less). More than 256 MiB is taken as 256 MiB: what arrives is bounded by it too, one frame and one decompressed
+//! body at a time.
+//!
 //! [`Client::stats`](crate::pulsar::Client::stats) tells what was promised and what happened: the longest answer, the
 //! longest time past a deadline, the lag of callbacks and of the loop, and recoveries.

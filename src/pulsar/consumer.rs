@@ -156,13 +156,17 @@ impl Consumer {
         Ok(())
     }
 
-    /// Removes the subscription from the broker and closes the consumer.
+    /// Removes the subscription from the broker and closes the consumer. Every partition is asked, and the call waits
+    /// for all their answers, for at most the client's operation timeout.
     ///
     /// # Errors
     ///
-    /// What the broker says (other consumers are connected, for example),
-    /// [`Transport`](ErrorKind::Transport) while it is not connected, [`Timeout`](ErrorKind::Timeout),
-    /// [`Closed`](ErrorKind::Closed). The consumer then goes on.
+    /// What the broker says (other consumers are connected, for example), [`Transport`](ErrorKind::Transport) while
+    /// it is not connected or if the connection is lost meanwhile, [`Timeout`](ErrorKind::Timeout),
+    /// [`Closed`](ErrorKind::Closed). Of several partitions the error says how many failed, and is that of the first.
+    /// The consumer then goes on with the partitions that are left: it receives from them, and can be unsubscribed
+    /// again or closed. A partition that gave no answer in time is subscribed anew, because the broker may have
+    /// removed its subscription.
     pub fn unsubscribe(&self) -> Result<(), Error> {
         self.check_open()?;
         let due = Instant::now() + self.shared.client.shared.operation_timeout;

@@ -268,7 +268,12 @@ impl EventLoop {
             Control::Command(command) => {
                 // Flush and close speak of what was admitted before them.
                 match &command {
-                    Command::Flush { .. } | Command::CloseProducer { .. } | Command::Shutdown { .. } => self.take_all(),
+                    Command::Flush { producer } | Command::CloseProducer { producer, .. } => {
+                        for lane in self.engine.lanes_of(*producer) {
+                            self.take(lane);
+                        }
+                    }
+                    Command::Shutdown { .. } => self.take_all(),
                     _ => {}
                 }
                 self.engine.handle_command(now, command);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 
 use super::engine::event::Delivery;
 use super::engine::event::PartId;
@@ -30,10 +30,24 @@ pub(super) struct Unpacked {
     pub invalid: Option<(MessageIdData, ValidationError)>,
 }
 
-/// The permits that an entry used: the messages in its batch.
+/// The permits that an entry used: the messages in its batch. Reads the metadata and nothing else, because the loop
+/// asks it of a whole queue.
 pub(super) fn permits(entry: &Bytes) -> u32 {
-    let count = parse_entry(entry.clone()).ok().and_then(|entry| entry.metadata.num_messages_in_batch);
+    let count =
+        parse_entry(without_checksum(entry.clone())).ok().and_then(|entry| entry.metadata.num_messages_in_batch);
     count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1).max(1)
+}
+
+/// The entry without what comes before its metadata, so that no checksum is made of its bytes.
+fn without_checksum(mut entry: Bytes) -> Bytes {
+    if let Some(word) = entry.strip_prefix(&[0x0e, 0x02]).and_then(|rest| rest.first_chunk::<4>()) {
+        let size = usize::try_from(u32::from_be_bytes(*word)).unwrap_or(usize::MAX);
+        entry.advance(size.saturating_add(6).min(entry.len()));
+    }
+    if entry.starts_with(&[0x0e, 0x01]) {
+        entry.advance(6.min(entry.len()));
+    }
+    entry
 }
 
 pub(super) fn unpack(delivery: Delivery, topic: Arc<str>) -> Unpacked {

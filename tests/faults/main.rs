@@ -34,6 +34,7 @@ mod flushing;
 mod memory;
 mod outage;
 mod receipts;
+mod unsubscribing;
 
 use threadmq::pulsar::Client;
 use threadmq::testkit::pulsar::{Broker, EventKind};

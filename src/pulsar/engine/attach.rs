@@ -185,10 +185,15 @@ impl Engine {
         self.seek(now, owner);
     }
 
-    /// The broker closed the session (unload): it may have named the broker to go to.
+    /// The broker closed the session (unload): it may have named the broker to go to. That one is used once, at once
+    /// and without a look-up, unless the broker did the same a short while ago.
     pub(super) fn sent_away(&mut self, now: Instant, owner: Owner, url: &str, error: &Error) {
         self.session_over(now, owner, error);
-        let assigned = parse_broker_url(url).ok().map(|(broker, _)| self.targets.intern(Place::Direct(broker)));
+        let Some(attachment) = self.attachment(owner) else { return };
+        let again = attachment.sent_away_lately(now);
+        attachment.sent_away_at = Some(now);
+        let assigned = if again { None } else { parse_broker_url(url).ok() };
+        let assigned = assigned.map(|(broker, _)| self.target_at(now, Place::Direct(broker)));
         let Some(attachment) = self.attachment(owner) else { return };
         attachment.assigned = assigned.map(Assigned);
         if attachment.assigned.is_some() { self.seek(now, owner) } else { self.rest(now, owner) }
@@ -196,6 +201,9 @@ impl Engine {
 
     fn session_over(&mut self, now: Instant, owner: Owner, error: &Error) {
         let Some(attachment) = self.attachment(owner) else { return };
+        if attachment.is_open() {
+            attachment.settled(now);
+        }
         attachment.lost_at = Some(now);
         attachment.last_error = Some(error.clone());
         match owner {
@@ -229,14 +237,14 @@ impl Engine {
     }
 
     /// Attached: what was lost comes to life again.
-    pub(super) fn opened(&mut self, owner: Owner, link: LinkId) {
+    pub(super) fn opened(&mut self, now: Instant, owner: Owner, link: LinkId) {
         let target = self.links.get(&link).map(|connection| connection.target);
         if let Some(target) = target.and_then(|target| self.targets.get_mut(target)) {
             target.succeeded();
         }
         let Some(attachment) = self.attachment(owner) else { return };
         attachment.phase = Phase::Open { link };
-        attachment.backoff.reset();
+        attachment.settled(now);
         attachment.opened_once = true;
         attachment.lost_at = None;
         attachment.last_error = None;

@@ -41,6 +41,8 @@ pub(super) struct Attachment {
     pub phase: Phase,
     pub backoff: Backoff,
     pub assigned: Option<Assigned>,
+    /// When the broker last ended a session by command.
+    pub sent_away_at: Option<Instant>,
     /// Whether it was open before; the rules for errors differ.
     pub opened_once: bool,
     /// Producer epoch: one more at each attempt after the first success.
@@ -54,6 +56,10 @@ pub(super) struct Attachment {
 /// First and longest pause between tries to attach.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A command to leave that comes this soon after the one before is followed after a pause, and pauses grow from one
+/// to the next: brokers that send a topic to each other would keep everybody busy. Longer than [`LONGEST_PAUSE`],
+/// so that the pauses themselves do not make it late.
+pub(super) const SOON: Duration = Duration::from_secs(30);
 /// The longest pause while sends wait.
 pub(super) const LONGEST_PAUSE_UNDER_SENDS: Duration = Duration::from_secs(2);
 
@@ -63,10 +69,23 @@ impl Attachment {
             phase: Phase::Ended,
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             assigned: None,
+            sent_away_at: None,
             opened_once: false,
             epoch: 0,
             lost_at: None,
             last_error: None,
+        }
+    }
+
+    /// Whether the broker ended a session by command a short while ago.
+    pub(super) fn sent_away_lately(&self, now: Instant) -> bool {
+        self.sent_away_at.is_some_and(|at| now.saturating_duration_since(at) < SOON)
+    }
+
+    /// It is open: the next outage starts with the shortest pause, unless this one may not last.
+    pub(super) fn settled(&mut self, now: Instant) {
+        if !self.sent_away_lately(now) {
+            self.backoff.reset();
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use super::event::LaneId;
+use super::event::{LaneId, LinkId};
 use super::targets::TargetId;
 use crate::policy::keepalive::KeepAlive;
 
@@ -20,6 +20,8 @@ pub(super) struct Connection {
     pub max_message_size: u32,
     /// Whether the link stands in the engine's list of links with output.
     pub dirty: bool,
+    /// An address was tried under the link's own id.
+    pub attempted: bool,
     /// PRODUCER requests that were given up: a late success is an orphan to be closed.
     pub orphans: BTreeMap<u64, LaneId>,
 }
@@ -27,8 +29,8 @@ pub(super) struct Connection {
 pub(super) enum LinkState {
     /// Waiting for the host's addresses. After `slow_at` the last good ones are used.
     Resolving { due: Instant, slow_at: Instant },
-    /// Trying one address; `rest` are the next ones.
-    Connecting { due: Instant, attempt_due: Instant, rest: VecDeque<SocketAddr> },
+    /// `trying` are the attempts under way; the next of `rest` joins them at `next_at`, or when one fails.
+    Connecting { due: Instant, next_at: Option<Instant>, rest: VecDeque<SocketAddr>, trying: Vec<LinkId> },
     /// CONNECT was sent.
     Handshaking { due: Instant },
     /// CONNECTED was received.
@@ -45,12 +47,18 @@ impl Connection {
             armed: None,
             max_message_size: crate::pulsar::wire::frame::DEFAULT_MAX_MESSAGE_SIZE as u32,
             dirty: false,
+            attempted: false,
             orphans: BTreeMap::new(),
         }
     }
 
     pub(super) fn is_ready(&self) -> bool {
         matches!(self.state, LinkState::Ready { .. })
+    }
+
+    /// Ready, with nothing to write and no orphan that may still come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_ready() && self.control.is_empty() && self.ready.is_empty() && self.orphans.is_empty()
     }
 
     pub(super) fn keepalive(&mut self) -> Option<&mut KeepAlive> {
@@ -64,7 +72,7 @@ impl Connection {
     pub(super) fn next_due(&self) -> Instant {
         match &self.state {
             LinkState::Resolving { due, slow_at } => (*due).min(*slow_at),
-            LinkState::Connecting { due, attempt_due, .. } => (*due).min(*attempt_due),
+            LinkState::Connecting { due, next_at, .. } => next_at.map_or(*due, |at| at.min(*due)),
             LinkState::Handshaking { due } => *due,
             LinkState::Ready { keepalive } => keepalive.next_due(),
         }

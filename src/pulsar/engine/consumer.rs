@@ -11,6 +11,7 @@ use super::event::{Action, Answer, ConsumerId, ConsumerSpec, LinkId, PartId};
 use super::operation::{Operation, operation_timeout};
 use super::producer::client_closed;
 use super::requests::Purpose;
+use super::unsubscribe::Leaving;
 use crate::error::{Error, ErrorKind};
 use crate::pending::Completion;
 use crate::pulsar::wire::command::{self as wire, MessageIdData};
@@ -27,11 +28,7 @@ pub(super) enum ConsumerState {
         reply: Completion<()>,
     },
     Open,
-    Unsubscribing {
-        due: Instant,
-        left: Vec<PartId>,
-        reply: Completion<()>,
-    },
+    Unsubscribing(Leaving),
     Closing {
         due: Instant,
         replies: Vec<Completion<()>>,
@@ -116,7 +113,7 @@ impl Engine {
             self.send_close_consumer(now, link, id, Purpose::Courtesy);
             return;
         }
-        self.opened(Owner::Part(id), link);
+        self.opened(now, Owner::Part(id), link);
         let Some(part) = self.parts.get_mut(&id) else { return };
         part.session = part.session.wrapping_add(1);
         part.subscribed = part.session;
@@ -196,9 +193,8 @@ impl Engine {
         let Some(consumer) = self.consumers.get(&id) else { return };
         let due = match &consumer.state {
             ConsumerState::Open => return,
-            ConsumerState::Opening { due, .. }
-            | ConsumerState::Unsubscribing { due, .. }
-            | ConsumerState::Closing { due, .. } => *due,
+            ConsumerState::Opening { due, .. } | ConsumerState::Closing { due, .. } => *due,
+            ConsumerState::Unsubscribing(leaving) => leaving.due,
         };
         if now < due {
             self.new_operation(Operation::Consumer(id), due);
@@ -214,82 +210,9 @@ impl Engine {
                 let error = operation_timeout(&format!("subscription on {topic}"), last.as_ref());
                 self.abort_consumer(now, id, &error);
             }
-            ConsumerState::Unsubscribing { .. } => {
-                let error = operation_timeout("unsubscribe", None);
-                self.end_unsubscribe(id, Err(error));
-            }
+            ConsumerState::Unsubscribing(_) => self.unsubscribe_due(now, id),
             ConsumerState::Closing { .. } => self.consumer_gone(id, &consumer_closed()),
             ConsumerState::Open => {}
-        }
-    }
-
-    // Unsubscribing.
-
-    pub(super) fn unsubscribe(&mut self, now: Instant, id: ConsumerId, due: Instant, reply: Completion<()>) {
-        let Some(consumer) = self.consumers.get_mut(&id) else {
-            self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
-            return;
-        };
-        if !matches!(consumer.state, ConsumerState::Open) {
-            self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
-            return;
-        }
-        let parts = &self.parts;
-        // Parts that an earlier call has unsubscribed are over.
-        let left = consumer.parts.iter().filter_map(|id| Some((*id, parts.get(id)?.attachment.phase)));
-        let left: Vec<_> = left.filter(|(_, phase)| *phase != Phase::Ended).collect();
-        let links = left.iter().map(|(part, phase)| match phase {
-            Phase::Open { link } => Some((*part, *link)),
-            _ => None,
-        });
-        // All or none is asked, so that no part is lost without a word.
-        let Some(links) = links.collect::<Option<Vec<_>>>() else {
-            let error = Error::new(ErrorKind::Transport, "unsubscribe: the consumer is not connected now");
-            self.act(Action::Answer(Answer::Done(reply, Err(error))));
-            return;
-        };
-        let left: Vec<PartId> = left.into_iter().map(|(part, _)| part).collect();
-        let over = left.is_empty();
-        consumer.state = ConsumerState::Unsubscribing { due, left, reply };
-        if over {
-            self.end_unsubscribe(id, Ok(()));
-            self.consumer_gone(id, &consumer_closed());
-            return;
-        }
-        self.new_operation(Operation::Consumer(id), due);
-        for (part, link) in links {
-            let request = self.new_request(now, link, Purpose::Unsubscribe(id, part));
-            self.send_request(now, link, &wire::unsubscribe(part.0, request, false));
-        }
-    }
-
-    pub(super) fn unsubscribed(&mut self, now: Instant, id: ConsumerId, part: PartId) {
-        let Some(consumer) = self.consumers.get_mut(&id) else { return };
-        let ConsumerState::Unsubscribing { left, .. } = &mut consumer.state else { return };
-        left.retain(|other| *other != part);
-        self.leave_part(now, part, Purpose::Courtesy);
-        let done = self.consumers.get(&id).is_some_and(
-            |consumer| matches!(&consumer.state, ConsumerState::Unsubscribing { left, .. } if left.is_empty()),
-        );
-        if done {
-            self.end_unsubscribe(id, Ok(()));
-            self.consumer_gone(id, &consumer_closed());
-        }
-    }
-
-    pub(super) fn unsubscribe_failed(&mut self, _now: Instant, id: ConsumerId, _part: PartId, error: &Error) {
-        self.end_unsubscribe(id, Err(error.clone()));
-    }
-
-    /// The call is answered; after a failure the consumer goes on.
-    fn end_unsubscribe(&mut self, id: ConsumerId, result: Result<(), Error>) {
-        let Some(consumer) = self.consumers.get_mut(&id) else { return };
-        if !matches!(consumer.state, ConsumerState::Unsubscribing { .. }) {
-            return;
-        }
-        let state = std::mem::replace(&mut consumer.state, ConsumerState::Open);
-        if let ConsumerState::Unsubscribing { reply, .. } = state {
-            self.act(Action::Answer(Answer::Done(reply, result)));
         }
     }
 
@@ -314,8 +237,10 @@ impl Engine {
             ConsumerState::Opening { reply, .. } => {
                 self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))))
             }
-            ConsumerState::Unsubscribing { reply, .. } => {
-                self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
+            ConsumerState::Unsubscribing(leaving) => {
+                for reply in leaving.into_replies() {
+                    self.act(Action::Answer(Answer::Done(reply, Err(consumer_closed()))));
+                }
             }
             ConsumerState::Open | ConsumerState::Closing { .. } => {}
         }
@@ -372,8 +297,13 @@ impl Engine {
                     self.act(Action::Answer(Answer::Done(reply, Ok(()))));
                 }
             }
-            ConsumerState::Opening { reply, .. } | ConsumerState::Unsubscribing { reply, .. } => {
+            ConsumerState::Opening { reply, .. } => {
                 self.act(Action::Answer(Answer::Done(reply, Err(error.clone()))));
+            }
+            ConsumerState::Unsubscribing(leaving) => {
+                for reply in leaving.into_replies() {
+                    self.act(Action::Answer(Answer::Done(reply, Err(error.clone()))));
+                }
             }
             ConsumerState::Open => {}
         }

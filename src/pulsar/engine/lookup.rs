@@ -23,7 +23,8 @@ pub(super) struct Lookup {
     topic: String,
     authoritative: bool,
     hops: u8,
-    at: TargetId,
+    /// Where it is asked now.
+    pub at: TargetId,
 }
 
 /// Who wants to know.
@@ -123,11 +124,10 @@ impl Engine {
         } else {
             Place::Direct(broker)
         };
-        let target = self.targets.intern(place);
+        let target = self.target_at(now, place);
         if connect {
-            let asker = lookup.asker;
-            self.lookups.remove(&id);
-            if let Asker::Owner(owner) = asker {
+            let asker = self.lookups.remove(&id).map(|lookup| lookup.asker);
+            if let Some(Asker::Owner(owner)) = asker {
                 self.located(now, owner, target);
             }
             return;

@@ -23,6 +23,7 @@ mod batch;
 pub(crate) mod bench;
 mod connection;
 mod consumer;
+mod dial;
 pub(crate) mod event;
 mod lane;
 mod links;
@@ -37,6 +38,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod transmit;
+mod unsubscribe;
 pub(crate) mod write_buffer;
 
 use attachment::Owner;
@@ -102,6 +104,8 @@ pub(crate) struct Engine {
     /// Index into the service hosts of the one that look-ups use now.
     service_cursor: usize,
     links: BTreeMap<LinkId, Connection>,
+    /// Attempts beside the first of a dial, and the link that they are for.
+    attempts: BTreeMap<LinkId, LinkId>,
     last_addresses: BTreeMap<HostPort, Vec<std::net::SocketAddr>>,
     requests: BTreeMap<u64, Request>,
     lookups: BTreeMap<u64, Lookup>,
@@ -133,6 +137,7 @@ impl Engine {
             actions: VecDeque::new(),
             targets: Targets::default(),
             links: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             last_addresses: BTreeMap::new(),
             requests: BTreeMap::new(),
             lookups: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! Calls of users that take a while: each ends in an answer by its deadline.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use super::Engine;
@@ -245,10 +246,14 @@ impl Engine {
         if lanes.iter().any(|lane| self.lanes.get(lane).is_some_and(|lane| !lane.is_idle())) {
             return;
         }
+        let asked = self.requests.values().filter_map(|request| match request.purpose {
+            Purpose::CloseLane(lane) => Some(lane),
+            _ => None,
+        });
+        let asked: BTreeSet<LaneId> = asked.collect();
         for lane in lanes {
             let ended = self.lanes.get(&lane).is_none_or(|lane| lane.attachment.phase == Phase::Ended);
-            let asked = self.requests.values().any(|request| request.purpose == Purpose::CloseLane(lane));
-            if !asked && (ended || !self.leave_lane(now, lane, Purpose::CloseLane(lane))) {
+            if !asked.contains(&lane) && (ended || !self.leave_lane(now, lane, Purpose::CloseLane(lane))) {
                 self.lane_left(now, lane);
             }
         }
@@ -360,10 +365,11 @@ impl Engine {
             return;
         }
         let replies = std::mem::take(&mut shutdown.replies);
-        for link in self.links.keys().copied().collect::<Vec<_>>() {
+        for link in self.links.keys().chain(self.attempts.keys()).copied().collect::<Vec<_>>() {
             self.act(Action::CloseLink { link, reset: false });
         }
         self.links.clear();
+        self.attempts.clear();
         self.requests.clear();
         self.lookups.clear();
         for reply in replies {

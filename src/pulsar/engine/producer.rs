@@ -103,7 +103,7 @@ impl Engine {
 
     pub(super) fn lane_opened(&mut self, now: Instant, link: LinkId, id: LaneId, success: &pb::CommandProducerSuccess) {
         let limit = self.links.get(&link).map_or(0, |connection| connection.max_message_size);
-        self.opened(Owner::Lane(id), link);
+        self.opened(now, Owner::Lane(id), link);
         let Some(lane) = self.lanes.get_mut(&id) else { return };
         lane.name = Some(success.producer_name().to_owned()).filter(|name| !name.is_empty()).or(lane.name.take());
         lane.topic_epoch = success.topic_epoch.or(lane.topic_epoch);
@@ -165,6 +165,11 @@ impl Engine {
         let members = messages.drain(..).map(Member::of).collect();
         let outcome = Outcome::Failed(Error::new(ErrorKind::Closed, "the producer is closed"));
         self.act(Action::Settle(Settle { lane, members, outcome }));
+    }
+
+    /// The lanes of a producer; none if it is gone.
+    pub(crate) fn lanes_of(&self, id: ProducerId) -> Vec<LaneId> {
+        self.producers.get(&id).map_or_else(Vec::new, |producer| producer.lanes.clone())
     }
 
     pub(super) fn flush_producer(&mut self, now: Instant, id: ProducerId) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::Engine;
 use super::attachment::Owner;
 use super::event::{Action, ConsumerId, DeadlineKey, LaneId, LinkId, PartId};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Delivery, Error, ErrorKind};
 use crate::pulsar::wire::command as wire;
 use crate::pulsar::wire::pb;
 
@@ -79,8 +79,9 @@ impl Engine {
             Purpose::Open(owner) => self.open_lost(now, owner, error),
             Purpose::CloseLane(lane) => self.lane_left(now, lane),
             Purpose::ClosePart(part) => self.part_left(now, part),
-            // The user's deadline decides whether it is tried again.
-            Purpose::Unsubscribe(consumer, part) => self.unsubscribe_failed(now, consumer, part, error),
+            Purpose::Unsubscribe(consumer, part) => {
+                self.unsubscribe_failed(consumer, part, &error.with_delivery(Delivery::Unknown));
+            }
             Purpose::Courtesy => {}
         }
     }
@@ -93,9 +94,13 @@ impl Engine {
             self.watch(DeadlineKey::Request(id), due);
             return;
         }
-        if let Purpose::Open(owner) = request.purpose {
-            let link = request.link;
-            self.give_up_open(now, owner, link, id);
+        match request.purpose {
+            Purpose::Open(owner) => {
+                let link = request.link;
+                self.give_up_open(now, owner, link, id);
+            }
+            Purpose::Unsubscribe(_, part) => self.unsubscribe_unanswered(now, part),
+            _ => {}
         }
         let error = Error::new(ErrorKind::Timeout, "the broker did not answer the request in time");
         self.request_failed(now, id, &error);

@@ -128,7 +128,7 @@ impl Engine {
             Purpose::CloseLane(lane) => self.lane_left(now, lane),
             Purpose::ClosePart(part) => self.part_left(now, part),
             Purpose::Unsubscribe(consumer, part) => {
-                self.unsubscribe_failed(now, consumer, part, &refused("unsubscribe"));
+                self.unsubscribe_failed(consumer, part, &refused("unsubscribe"));
             }
             Purpose::Courtesy => {}
         }

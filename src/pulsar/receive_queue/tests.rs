@@ -108,3 +108,21 @@ fn a_receiver_ends_with_the_queue_while_another_unpacks() {
         assert!(queue.unpacked(&mut state, unpack(taken, "t".into())).is_none() && state.ready.is_empty());
     }
 }
+
+/// The loop counts a whole queue when it is voided: the bodies, damaged here, are not looked at.
+#[test]
+fn permits_of_a_voided_queue_are_counted_from_metadata_alone() {
+    let delivery = batch(1, 1000);
+    let mut bytes = delivery.entry.to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    let damaged = Bytes::from(bytes.clone());
+    assert!(super::super::wire::payload::parse_entry(damaged.clone()).is_err(), "its checksum is wrong");
+    assert_eq!(super::super::unpack::permits(&damaged), 1000);
+    let mut with_broker_entry = vec![0x0e, 0x02, 0, 0, 0, 2, 8, 1];
+    with_broker_entry.extend_from_slice(&bytes);
+    assert_eq!(super::super::unpack::permits(&with_broker_entry.into()), 1000);
+    // Nothing is taken for more than it is.
+    for nonsense in [&[][..], &[0x0e, 0x02], &[0x0e, 0x02, 0xff, 0xff, 0xff, 0xff], &[0x0e, 0x01, 0]] {
+        assert_eq!(super::super::unpack::permits(&Bytes::from_static(nonsense)), 1, "{nonsense:?}");
+    }
+}

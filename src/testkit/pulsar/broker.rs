@@ -55,7 +55,7 @@ impl Broker {
 
     pub(super) fn with(options: Options) -> io::Result<Self> {
         let (inputs, to_handle) = bounded(WAITING_INPUTS);
-        let (log, counters) = (Arc::new(Log::default()), Arc::new(Counters::default()));
+        let (log, counters) = (Arc::new(Log::new(options.log_limit)), Arc::new(Counters::default()));
         let state = State::new(options, Arc::clone(&log), Arc::clone(&counters), inputs.clone())?;
         let address = state.address;
         let owner = spawn("kit-broker", move || state.run(&to_handle))?;
@@ -84,12 +84,12 @@ impl Broker {
         });
     }
 
-    /// Everything that clients have done so far, oldest first.
+    /// What clients have done so far, oldest first: everything, up to [`log_limit`](BrokerBuilder::log_limit) events.
     pub fn log(&self) -> Vec<Event> {
         self.log.all()
     }
 
-    /// The number of events so far for which `is_meant` holds.
+    /// The number of events in the [`log`](Self::log) for which `is_meant` holds.
     pub fn count(&self, is_meant: impl Fn(&EventKind) -> bool) -> usize {
         self.log().iter().filter(|event| is_meant(&event.kind)).count()
     }

@@ -48,6 +48,14 @@ impl BrokerBuilder {
         self
     }
 
+    /// Events that the broker's log keeps; some 200 bytes each. Beyond it the oldest go, an eighth at a time: SEND, ACK,
+    /// FLOW, REDELIVER, PING and PONG first, and of the others only if they alone are too many. [`Broker::sends`] and
+    /// [`Broker::received`] go on counting. Default 250,000.
+    pub fn log_limit(mut self, events: usize) -> Self {
+        self.options.log_limit = events;
+        self
+    }
+
     /// Recognises what a producer name has sent before by its sequence ids, stores it once, and answers the second
     /// time with the id `u64::MAX:u64::MAX`. Default off.
     pub fn deduplication(mut self, on: bool) -> Self {

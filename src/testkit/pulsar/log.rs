@@ -1,5 +1,6 @@
 //! What the broker saw, in order, with times.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -207,40 +208,113 @@ pub enum EventKind {
     },
 }
 
+impl EventKind {
+    /// What comes again and again for as long as a client works, and tells nothing about its sessions.
+    fn is_traffic(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. } | Self::Ack { .. } | Self::Flow { .. } | Self::Redeliver { .. } | Self::Ping | Self::Pong
+        )
+    }
+}
+
 /// The events, shared with whoever waits for one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Log {
-    events: Mutex<Vec<Event>>,
+    kept: Mutex<Kept>,
     grown: Condvar,
 }
 
+/// What is still there of all events, each with its number.
+#[derive(Debug)]
+struct Kept {
+    limit: usize,
+    traffic: VecDeque<(u64, Event)>,
+    sessions: VecDeque<(u64, Event)>,
+    next: u64,
+    dropped: u64,
+}
+
 impl Log {
+    pub(super) fn new(limit: usize) -> Self {
+        let kept = Kept { limit, traffic: VecDeque::new(), sessions: VecDeque::new(), next: 0, dropped: 0 };
+        Self { kept: Mutex::new(kept), grown: Condvar::new() }
+    }
+
     pub(super) fn append(&self, events: &mut Vec<Event>) {
         if !events.is_empty() {
-            self.events.lock().append(events);
+            self.kept.lock().append(events);
             self.grown.notify_all();
         }
     }
 
     pub(super) fn all(&self) -> Vec<Event> {
-        self.events.lock().clone()
+        self.kept.lock().since(0)
     }
 
     /// Runs `until` on what is there and again whenever there is more. It runs outside of the lock, so that it
     /// may ask the broker anything.
     pub(super) fn wait(&self, end: Instant, mut until: impl FnMut(&[Event]) -> bool) -> bool {
         let mut seen = Vec::new();
+        let (mut next, mut dropped) = (0, 0);
         loop {
             if until(&seen) {
                 return true;
             }
-            let mut events = self.events.lock();
-            while events.len() == seen.len() {
-                if self.grown.wait_until(&mut events, end).timed_out() && events.len() == seen.len() {
+            let mut kept = self.kept.lock();
+            while kept.next == next {
+                if self.grown.wait_until(&mut kept, end).timed_out() && kept.next == next {
                     return false;
                 }
             }
-            seen.extend_from_slice(events.get(seen.len()..).unwrap_or_default());
+            if kept.dropped == dropped {
+                seen.append(&mut kept.since(next));
+            } else {
+                seen = kept.since(0);
+            }
+            (next, dropped) = (kept.next, kept.dropped);
+        }
+    }
+}
+
+impl Kept {
+    fn append(&mut self, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
+            let queue = if event.kind.is_traffic() { &mut self.traffic } else { &mut self.sessions };
+            queue.push_back((self.next, event));
+            self.next += 1;
+        }
+        let count = self.traffic.len() + self.sessions.len();
+        if count > self.limit {
+            // Some more than needed, so that those who wait do not read everything anew each time.
+            self.drop_oldest(count - self.limit + self.limit / 8);
+        }
+    }
+
+    fn drop_oldest(&mut self, count: usize) {
+        let traffic = count.min(self.traffic.len());
+        self.traffic.drain(..traffic);
+        let sessions = (count - traffic).min(self.sessions.len());
+        self.sessions.drain(..sessions);
+        self.dropped += (traffic + sessions) as u64;
+    }
+
+    /// The events from this number on, in order.
+    fn since(&self, number: u64) -> Vec<Event> {
+        let from = |queue: &VecDeque<(u64, Event)>| queue.partition_point(|(at, _)| *at < number);
+        let mut traffic = self.traffic.range(from(&self.traffic)..).peekable();
+        let mut sessions = self.sessions.range(from(&self.sessions)..).peekable();
+        let mut merged = Vec::with_capacity(traffic.len() + sessions.len());
+        loop {
+            let first = match (traffic.peek(), sessions.peek()) {
+                (Some((one, _)), Some((other, _))) if one < other => traffic.next(),
+                (_, Some(_)) => sessions.next(),
+                (_, None) => traffic.next(),
+            };
+            match first {
+                Some((_, event)) => merged.push(event.clone()),
+                None => return merged,
+            }
         }
     }
 }

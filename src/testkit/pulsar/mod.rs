@@ -4,7 +4,8 @@
 //! consumers go: look-up, partitions, producers (Shared and Exclusive, deduplication), batches, receipts,
 //! subscriptions (Exclusive and Shared), acknowledgements, redelivery, delayed
 //! delivery, seek. It keeps everything in memory, answers
-//! at once, and does as a real broker does; until the test tells it to misbehave. It records all that clients send.
+//! at once, and does as a real broker does; until the test tells it to misbehave. It records what clients do, up to
+//! [`log_limit`](BrokerBuilder::log_limit) events.
 //!
 //! ```
 //! use std::time::Duration;

@@ -3,6 +3,7 @@
 mod client;
 mod connections;
 mod consuming;
+mod log;
 mod producing;
 mod requests;
 

@@ -25,6 +25,10 @@ use crate::pulsar::wire::pb;
 use pb::base_command::Type;
 use pb::command_lookup_topic_response::LookupType;
 
+mod dialing;
+mod targets;
+mod unsubscribing;
+
 const PART: PartId = PartId(7);
 const CONSUMER: ConsumerId = ConsumerId(1);
 const LANE: LaneId = LaneId(9);

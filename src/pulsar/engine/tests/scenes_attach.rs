@@ -45,11 +45,53 @@ fn an_assigned_broker_is_used_once_and_without_a_look_up() {
     let after = scene.counts();
     assert_eq!((after.lookups, after.producers), (before.lookups, before.producers + 1));
 
+    scene.run(31.0);
+    let after = scene.counts();
     scene.world.cluster.unload(scene.now(), 0, 0, true, 500 * MS);
     scene.world.broker_output();
     scene.run(3.0);
     assert!(scene.is_open());
     assert!(scene.counts().lookups > after.lookups, "refused there, so it is looked up");
+}
+
+/// Each broker sends the topic to the other as soon as it has come.
+fn passed_around(scene: &mut Scene, seconds: u64) {
+    let end = scene.now() + seconds * SEC;
+    while scene.now() < end {
+        if scene.is_open() {
+            let other = 1 - scene.world.cluster.topics[0].owner;
+            scene.world.cluster.unload(scene.now(), 0, other, true, 0);
+            scene.world.broker_output();
+        }
+        scene.run(0.01);
+    }
+}
+
+#[test]
+fn brokers_that_send_a_topic_to_each_other_are_followed_with_growing_pauses() {
+    let mut scene = Scene::new(|plan| plan.brokers = 2);
+    let before = scene.counts();
+    passed_around(&mut scene, 60);
+    let after = scene.counts();
+    let (tries, lookups) = (after.producers - before.producers, after.lookups - before.lookups);
+    assert!((8..=20).contains(&tries), "{tries} tries");
+    assert_eq!(lookups, tries - 1, "the first assignment is followed without a look-up");
+
+    // Sends shorten the pause, and are stored when the topic comes by.
+    let sent = scene.send(50);
+    passed_around(&mut scene, 5);
+    assert_eq!(scene.fate(sent), Some(Fate::Stored));
+    assert!(scene.took(sent) < Duration::from_secs(3), "{:?}", scene.took(sent));
+
+    // When it is over, all is as it was: the next assignment is followed at once.
+    scene.run(31.0);
+    let before = scene.counts();
+    let other = 1 - scene.world.cluster.topics[0].owner;
+    scene.world.cluster.unload(scene.now(), 0, other, true, 0);
+    scene.world.broker_output();
+    scene.run(0.05);
+    assert!(scene.is_open());
+    assert_eq!(scene.counts().lookups, before.lookups);
 }
 
 #[test]
@@ -170,8 +212,9 @@ fn after_a_failed_dial_the_topic_is_looked_up_again() {
 fn a_second_address_is_tried_when_the_first_does_not_answer() {
     let mut scene = Scene::unopened(|plan| plan.addresses = 2);
     scene.world.net.dead_first_until = 100 * SEC;
-    scene.run(7.0);
+    scene.run(0.6);
     assert!(scene.is_open());
+    assert_eq!(scene.world.conns.iter().filter(|conn| conn.client_open).count(), 1);
 }
 
 #[test]

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::caller::Way;
 use super::fault::Fault;
 use super::plan::{ConsumerPlan, Plan};
 use super::scene::Scene;
 use super::world::World;
+use crate::policy::admission::Offer;
 
 fn consumer(plan: &mut Plan) {
     plan.consumers = vec![ConsumerPlan {
@@ -97,7 +99,7 @@ fn unsubscribe(scene: &mut Scene) -> crate::pending::Pending<()> {
 }
 
 #[test]
-fn unsubscribe_asks_all_parts_or_none() {
+fn unsubscribe_tries_every_part_and_says_which_failed() {
     let mut scene = Scene::new(|plan| {
         consumer(plan);
         plan.brokers = 2;
@@ -111,10 +113,24 @@ fn unsubscribe_asks_all_parts_or_none() {
     scene.world.cut(conn);
     scene.run(0.5);
     let mut answer = unsubscribe(&mut scene);
-    assert_eq!(answer.try_wait().unwrap().unwrap_err().kind(), crate::ErrorKind::Transport);
-    scene.run(1.0);
-    assert!(scene.world.cluster.topics[0].subscription.is_some(), "the first part was not asked");
+    scene.run(0.5);
+    let error = answer.try_wait().expect("the first part has answered").unwrap_err();
+    assert_eq!(error.kind(), crate::ErrorKind::Transport);
+    let second = &scene.world.cluster.topics[1].name;
+    let text = format!("1 of 2 partitions, first on {second}");
+    assert!(error.to_string().contains(&text), "{error}");
+    assert!(scene.world.cluster.topics[0].subscription.is_none(), "the first part was asked");
+    assert!(scene.world.apps[0].parts[0].ended && !scene.world.apps[0].parts[1].ended);
     scene.run(30.0);
+    // What is left is received from, and unsubscribed.
+    let received = scene.world.apps[0].received;
+    for _ in 0..8 {
+        let offer = scene.world.offer(0, 1, 50, Way::SendWith, false);
+        assert!(matches!(offer, Offer::Admitted { .. }));
+        scene.world.look(0, 1);
+    }
+    scene.run(2.0);
+    assert_eq!(scene.world.apps[0].received, received + 8);
     let mut answer = unsubscribe(&mut scene);
     scene.run(0.5);
     answer.try_wait().unwrap().unwrap();
