@@ -78,6 +78,15 @@ impl Threads {
         &self.inner.callbacks
     }
 
+    /// Callbacks that are inside code of users now. When the last one that was queued has just returned it may still
+    /// be counted.
+    pub(crate) fn callbacks_running(&self) -> usize {
+        let callbacks = self.callbacks();
+        let waiting = callbacks.waiting();
+        // What is queued or runs, without waiting for any of it.
+        callbacks.join_within(Instant::now()).err().map_or(0, |left| left.saturating_sub(waiting))
+    }
+
     pub(crate) fn resolver(&self) -> &Resolver {
         &self.inner.resolver
     }
@@ -234,6 +243,26 @@ mod tests {
         release.send(()).unwrap();
         threads.shutdown_within(Instant::now() + LONG).unwrap();
         threads.shutdown_within(Instant::now()).unwrap();
+    }
+
+    #[test]
+    fn callbacks_in_code_of_users_are_told_from_queued_ones() {
+        let threads = Threads::builder().callback_threads(2).build().unwrap();
+        let (began, begun) = channel();
+        let (release, released) = channel::<()>();
+        let lane = threads.callbacks().lane();
+        lane.push(Box::new(Once(Some(move || {
+            began.send(()).unwrap();
+            let _ = released.recv_timeout(LONG);
+        }))));
+        for _ in 0..3 {
+            lane.push(Box::new(Once(Some(|| {}))));
+        }
+        begun.recv_timeout(LONG).unwrap();
+        assert_eq!((threads.callbacks_running(), threads.callbacks().waiting()), (1, 3));
+        release.send(()).unwrap();
+        threads.shutdown_within(Instant::now() + LONG).unwrap();
+        assert_eq!(threads.callbacks_running(), 0);
     }
 
     #[test]

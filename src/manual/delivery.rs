@@ -16,7 +16,10 @@
 //!    timeouts of other producers fire, nothing deadlocks. On a callback thread a send never waits for room: it fails
 //!    with [`WouldBlock`](crate::ErrorKind::WouldBlock).
 //! 5. **To the end.** `close_within(limit)` flushes, then answers whatever is left with
-//!    [`Closed`](crate::ErrorKind::Closed). `Ok` means that all is answered and that nothing runs later.
+//!    [`Closed`](crate::ErrorKind::Closed): at the limit less a tenth of it, at most 500 ms. `Ok` means that all is
+//!    answered and that nothing runs later; callbacks that outlive the limit by 100 ms (by 1 s while the
+//!    machine is too busy to start any) make it a [`Timeout`](crate::ErrorKind::Timeout) with their number, and still
+//!    run once each.
 //! 6. **Honest.** Every error says what it was ([`kind`](crate::Error::kind)), what would help
 //!    ([`recovery`](crate::Error::recovery)) and whether the broker may hold the message
 //!    ([`delivery`](crate::Error::delivery)).

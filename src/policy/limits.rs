@@ -56,15 +56,54 @@ pub(crate) fn deadline(now: Instant, limit: Duration) -> Instant {
     now + limit.min(LONGEST)
 }
 
-/// How long a close flushes: its limit less the smaller of 100 ms and a tenth, so that `Closed` answers still fall
-/// within.
+/// How long a close flushes: its limit less a tenth, at most 500 ms, so that the `Closed` answers still fall within.
+/// They pass through four threads, each of which a busy machine may keep waiting for tens of milliseconds.
 pub(crate) fn flush_time(limit: Duration) -> Duration {
-    limit.saturating_sub(Duration::from_millis(100).min(limit / 10))
+    limit.saturating_sub(Duration::from_millis(500).min(limit / 10))
+}
+
+/// How long after the limit of a close callbacks may return before it is a timeout: those that were on the way then.
+const CLOSE_GRACE: Duration = Duration::from_millis(100);
+/// The same for as long as no callback runs at all: what is queued waits for the machine, not for code of users.
+const CLOSE_LATEST: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+const CLOSE_LOOK: Duration = Duration::from_millis(20);
+
+/// Until when a close whose limit is `due` waits for callbacks that are left, while `running` of them are inside code
+/// of users; `None` if it ends now.
+pub(crate) fn close_waits(now: Instant, due: Instant, running: usize) -> Option<Instant> {
+    let (grace, latest) = (due + CLOSE_GRACE, due + CLOSE_LATEST);
+    if now < grace {
+        Some(grace)
+    } else if running == 0 && now < latest {
+        Some(latest.min(now + CLOSE_LOOK))
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_close_waits_longer_for_the_machine_than_for_callbacks() {
+        let due = Instant::now();
+        let at = |millis| due + Duration::from_millis(millis);
+        assert_eq!(close_waits(due, due, 0), Some(at(100)));
+        assert_eq!(close_waits(at(50), due, 2), Some(at(100)));
+        assert_eq!(close_waits(at(100), due, 1), None);
+        assert_eq!(close_waits(at(100), due, 0), Some(at(120)));
+        assert_eq!(close_waits(at(995), due, 0), Some(at(1000)));
+        assert_eq!(close_waits(at(1000), due, 0), None);
+    }
+
+    #[test]
+    fn a_close_leaves_time_for_its_answers() {
+        for (limit, flush) in [(0, 0), (100, 90), (1_000, 900), (5_000, 4_500), (30_000, 29_500)] {
+            assert_eq!(flush_time(Duration::from_millis(limit)), Duration::from_millis(flush));
+        }
+    }
 
     #[test]
     fn no_limit_is_too_long_for_the_clock() {

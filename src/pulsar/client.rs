@@ -17,7 +17,7 @@ use super::topic::TopicName;
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
-use crate::policy::limits::{Violations, deadline, flush_time};
+use crate::policy::limits::{Violations, close_waits, deadline, flush_time};
 use crate::runtime::budget::Budget;
 use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
@@ -135,14 +135,15 @@ impl Client {
         self.close_within(CLOSE_LIMIT)
     }
 
-    /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer shortly
-    /// before the limit is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
+    /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer a tenth of
+    /// the limit (at most 500 ms) before its end is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
     /// callback runs any more and that the client's own threads are gone. Every call on it from now on fails with
     /// [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
+    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit by 100 ms, or by 1 s while the machine is too
+    /// busy to start any: they still run once each.
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
         self.shared.close_within(limit)
@@ -214,6 +215,16 @@ impl ClientShared {
         }
     }
 
+    /// Waits until every callback has returned; the number of those that are left when the close is over.
+    pub(super) fn wait_callbacks(&self, permits: &Permits<Outgoing>, due: Instant) -> Result<(), usize> {
+        while let Some(until) = close_waits(Instant::now(), due, self.threads.callbacks_running()) {
+            if permits.wait_idle(Some(until)).is_ok() {
+                return Ok(());
+            }
+        }
+        permits.wait_idle(Some(Instant::now()))
+    }
+
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
         let (due, mut answer) = self.start_close(limit);
         if on_callback_thread() {
@@ -226,13 +237,13 @@ impl ClientShared {
         let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
         let left: usize = {
             let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-            producers.iter().map(|permits| permits.wait_idle(Some(due)).err().unwrap_or(0)).sum()
+            producers.iter().map(|permits| self.wait_callbacks(permits, due).err().unwrap_or(0)).sum()
         };
         if left > 0 {
             return Err(callbacks_left(left));
         }
         // Before the threads that the loop needs to come to its end. Another close may wait for it too.
-        let grace = due + Duration::from_secs(1);
+        let grace = due.max(Instant::now()) + Duration::from_secs(1);
         if !self.loop_gone_by(grace) {
             return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
         }

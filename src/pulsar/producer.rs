@@ -212,13 +212,14 @@ impl Producer {
         self.close_within(CLOSE_LIMIT)
     }
 
-    /// Flushes, answers what is left shortly before the limit with [`Closed`](ErrorKind::Closed), and leaves the
-    /// broker. `Ok` means that everything is answered and no callback runs any more. Later sends are refused with
+    /// Flushes, answers what is left a tenth of the limit (at most 500 ms) before its end with
+    /// [`Closed`](ErrorKind::Closed), and leaves the broker. `Ok` means that everything is answered and no callback runs any more. Later sends are refused with
     /// `Closed`. Closing again waits for the same end; the earliest limit counts.
     ///
     /// # Errors
     ///
-    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
+    /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit by 100 ms, or by 1 s while the machine is too
+    /// busy to start any: they still run once each.
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
         let now = Instant::now();
@@ -233,7 +234,7 @@ impl Producer {
         }
         // The loop answers by the limit; after the client's end it is gone, which is an answer too.
         let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
-        self.shared.permits.wait_idle(Some(due)).map_err(callbacks_left)
+        self.shared.client.shared.wait_callbacks(&self.shared.permits, due).map_err(callbacks_left)
     }
 
     /// The topic's full name.
