@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --features bench,testkit --bench engine`
 
+use std::time::Instant;
+
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
 use threadmq::__bench::EngineSteps;
@@ -15,7 +17,7 @@ fn engine(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(MESSAGES as u64));
     let body = Bytes::from(vec![b'x'; BODY]);
     for (name, batch) in [("produce, batches of 1000", Some(MESSAGES)), ("produce, no batches", None)] {
-        let Some(mut steps) = EngineSteps::open(batch) else {
+        let Some(mut steps) = EngineSteps::open(Instant::now(), batch) else {
             eprintln!("{name}: the engine did not open its producer");
             std::process::exit(1);
         };

@@ -39,8 +39,8 @@ pub struct EngineSteps {
 }
 
 impl EngineSteps {
-    /// `None` if the engine does not open the producer, which is a defect.
-    pub fn open(batch: Option<usize>) -> Option<Self> {
+    /// `None` if the engine does not open the producer, which is a defect. It is always `now`.
+    pub fn open(now: Instant, batch: Option<usize>) -> Option<Self> {
         let options = EngineOptions {
             service: vec![HostPort { host: "b".into(), port: 6650 }],
             tls: false,
@@ -54,7 +54,7 @@ impl EngineSteps {
         };
         let mut steps = Self {
             engine: Engine::new(options),
-            now: Now { instant: Instant::now(), unix_ms: 1_700_000_000_000 },
+            now: Now { instant: now, unix_ms: 1_700_000_000_000 },
             link: LinkId(0),
             buffer: WriteBuffer::default(),
             place: 0,
