@@ -56,7 +56,7 @@ mod threads;
 pub mod pulsar;
 
 #[cfg(feature = "rocketmq")]
-mod rocketmq;
+pub mod rocketmq;
 
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -57,7 +57,7 @@ pub(super) struct Seen {
 
 impl Topic {
     pub(super) fn store(&mut self, now: Instant, mut message: pb::Message, endpoint: usize, endpoints: usize) -> i64 {
-        let properties = message.system_properties.get_or_insert_default();
+        let properties = message.system_properties.mut_or_insert_default();
         let group = properties.message_group.clone();
         let own: Vec<usize> = (0..self.queues).filter(|queue| queue % endpoints == endpoint).collect();
         let number = match &group {
