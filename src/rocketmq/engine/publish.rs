@@ -237,7 +237,9 @@ impl Engine {
             }
             Choice::Full => false,
             Choice::Refused(error) => {
-                self.settle_send(now, id, place, Err(error));
+                // Not about this message, of which nothing was sent this time.
+                let fate = self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(&error)));
+                self.settle_send(now, id, place, Err(fate.unwrap_or(error)));
                 true
             }
         }

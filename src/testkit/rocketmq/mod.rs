@@ -53,7 +53,8 @@ pub struct ProxyBuilder {
 pub struct Proxy {
     state: Arc<Mutex<State>>,
     jobs: Sender<Job>,
-    servers: Vec<Server>,
+    /// Behind a lock because they are not `Sync`; nobody but `drop` asks for them.
+    servers: Mutex<Vec<Server>>,
     thread: Option<JoinHandle<()>>,
     _environment: Arc<Environment>,
 }
@@ -98,7 +99,7 @@ impl ProxyBuilder {
             state.lock().listen(endpoint, SocketAddr::from(([127, 0, 0, 1], port)));
             servers.push(server);
         }
-        Ok(Proxy { state, jobs, servers, thread: Some(thread), _environment: environment })
+        Ok(Proxy { state, jobs, servers: Mutex::new(servers), thread: Some(thread), _environment: environment })
     }
 }
 
@@ -209,7 +210,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.lock().stop();
         let _ = self.jobs.send(Job::Stop);
-        for server in &mut self.servers {
+        for server in self.servers.get_mut() {
             drop(server.shutdown());
             server.cancel_all_calls();
         }
