@@ -148,7 +148,8 @@ impl<A: Clone + Ord> TransportRecovery<A> {
             return entry;
         }
         self.addresses.entry(address.clone()).or_default().idle_since = None;
-        self.make(address, now)
+        let first = now + self.timing.first;
+        self.make(address, first)
     }
 
     /// An entry is out of use. What it or its recovery does from here on changes nothing.
@@ -212,6 +213,7 @@ impl<A: Clone + Ord> TransportRecovery<A> {
             return None;
         }
         let Entry { address, .. } = self.entries.remove(&entry)?;
+        // Its first heartbeat does not wait: the sooner it is known that the new link lives, the better.
         Some(self.make(address, now))
     }
 
@@ -261,11 +263,10 @@ impl<A: Clone + Ord> TransportRecovery<A> {
         due.flatten().min()
     }
 
-    fn make(&mut self, address: A, now: Instant) -> EntryId {
+    fn make(&mut self, address: A, next: Instant) -> EntryId {
         let id = EntryId(self.next_entry);
         self.next_entry += 1;
         let verdict = Verdict::Trusted { late: 0 };
-        let next = now + self.timing.first;
         self.entries.insert(id, Entry { address, verdict, latest: None, next, proved: None });
         id
     }
