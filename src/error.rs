@@ -117,7 +117,7 @@ impl Error {
     }
 
     /// The same text about something of another kind.
-    pub(crate) fn as_kind(self, kind: ErrorKind) -> Self {
+    pub(crate) fn with_kind(self, kind: ErrorKind) -> Self {
         self.rebuild(|cause| {
             cause.kind = kind;
             cause.recovery = default_recovery(kind);
@@ -147,8 +147,9 @@ impl Error {
 
     /// Builders run before the error is shared, so the cause is still ours alone.
     fn rebuild(mut self, change: impl FnOnce(&mut Cause)) -> Self {
-        if let Some(cause) = Arc::get_mut(&mut self.cause) {
-            change(cause);
+        match Arc::get_mut(&mut self.cause) {
+            Some(cause) => change(cause),
+            None => debug_assert!(false, "an error was shared before it was whole: put `with_delivery` last"),
         }
         self
     }
@@ -175,7 +176,8 @@ impl Error {
 
     /// The server's own error code, as it was sent, also when this build does not know it.
     ///
-    /// For Pulsar this is the number in the protocol's `ServerError`.
+    /// For Pulsar this is the number in the protocol's `ServerError`; for RocketMQ that of its `Code` (five digits), or
+    /// gRPC's own status (0 to 16) if the call ended without an answer.
     pub fn code(&self) -> Option<i32> {
         self.cause.code
     }

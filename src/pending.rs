@@ -39,6 +39,16 @@ pub(crate) struct Completion<T> {
     settled: bool,
 }
 
+/// Where the result of an operation goes.
+pub(crate) enum Reply<R> {
+    /// A closure, run on a callback thread.
+    Callback(Box<dyn FnOnce(Result<R, Error>) + Send>),
+    /// A caller that waits, or the holder of a [`Pending`].
+    Completion(Completion<R>),
+    /// The answer was given.
+    Answered,
+}
+
 /// The one allocation of an operation.
 struct Shared<T> {
     state: Mutex<State<T>>,

@@ -218,11 +218,13 @@ impl<A: Clone + Ord> TransportRecovery<A> {
     }
 
     /// A recovery made no channel. The entry stays; its next recovery waits for new evidence and the cooldown.
+    #[cfg(test)]
     pub(crate) fn recovery_failed(&mut self, entry: EntryId) {
         self.finish(entry);
     }
 
     /// Whether an entry is the one in use for its address.
+    #[cfg(test)]
     pub(crate) fn is_current(&self, entry: EntryId) -> bool {
         self.entries.contains_key(&entry)
     }

@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use super::driver::{Driver, Post};
 use super::engine::event::{Command, Outgoing};
 use super::engine::{EngineOptions, REQUEST_TIMEOUT};
+use super::identity::Identity;
 use super::producer::ProducerBuilder;
 use super::simple_consumer::SimpleConsumerBuilder;
 use super::stats::{Stats, StatsCell};
 use super::wire::endpoints::AccessPoint;
-use super::identity::Identity;
 use super::wire::headers::Signer;
 use crate::error::{Error, ErrorKind};
 use crate::pending::{Pending, completion};
@@ -302,7 +302,11 @@ impl ClientBuilder {
             Some(threads) => threads,
             None => Threads::builder().build()?,
         };
-        let options = EngineOptions { access: access.endpoints, seed: clock::entropy_seed() };
+        let options = EngineOptions {
+            access: access.endpoints,
+            platform: std::env::consts::OS.to_owned(),
+            seed: clock::entropy_seed(),
+        };
         let stats = Arc::new(StatsCell::default());
         let (driver, post) = Driver::new(options, &threads, Arc::clone(&stats));
         let ending = spawn_ending("rocketmq", move || driver.run()).map_err(|error| {

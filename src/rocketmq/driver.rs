@@ -10,14 +10,14 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::engine::event::{Action, Command, Outgoing, RpcEvent, SessionId};
 use super::engine::{Engine, EngineOptions};
+use super::identity::Identity;
 use super::lane::{Lane, Look};
 use super::rpc::{Rpc, RpcSink};
 use super::stats::StatsCell;
-use super::identity::Identity;
 use super::wire::method::Method;
 use crate::error::{Error, ErrorKind};
+use crate::pending::Reply;
 use crate::policy::admission::Admitted;
-use crate::runtime::answers::Reply;
 use crate::runtime::callback::{CallbackLane, CallbackWork};
 use crate::runtime::clock;
 use crate::runtime::inbox::Inboxes;
@@ -30,7 +30,7 @@ use crate::threads::Threads;
 pub(super) enum Control {
     Command(Command),
     /// A command of a new session, with what is sent along with its calls, and its producer's results.
-    Open(SessionId, Identity, Option<Arc<Lane>>, Command),
+    Open(SessionId, Box<Identity>, Option<Arc<Lane>>, Command),
     Rpc(RpcEvent),
 }
 
@@ -192,7 +192,7 @@ impl Driver {
                 self.engine.handle_command(now, command);
             }
             Control::Open(session, identity, lane, command) => {
-                self.identities.insert(session, identity);
+                self.identities.insert(session, *identity);
                 self.lanes.extend(lane.map(|lane| (session, lane)));
                 self.engine.handle_command(now, command);
             }
@@ -230,12 +230,14 @@ impl Driver {
                 Action::Connect { entry, endpoints, first } => self.rpc.connect(entry, &endpoints, first),
                 Action::CloseChannel { entry } => self.rpc.close(entry),
                 Action::Call { call, session, entry, method, body, timeout } => {
-                    let headers = self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
+                    let headers =
+                        self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
                     self.rpc.call(call, entry, method, &headers.unwrap_or_default(), body, timeout);
                 }
                 Action::CancelCall { call } => self.rpc.cancel(call),
                 Action::OpenStream { stream, session, entry } => {
-                    let headers = self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
+                    let headers =
+                        self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
                     self.rpc.open_stream(stream, entry, Method::Telemetry, &headers.unwrap_or_default());
                 }
                 Action::WriteStream { stream, body } => self.rpc.write(stream, body),
@@ -245,7 +247,7 @@ impl Driver {
                         lane.settle(settled);
                     }
                 }
-                Action::Received { reply, result, .. } => match reply {
+                Action::Received { reply, result } => match reply {
                     Reply::Completion(reply) => reply.settle(result),
                     Reply::Callback(callback) => {
                         self.callbacks.push(Box::new(Once(Some(Box::new(move || callback(result))))));

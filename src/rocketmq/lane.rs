@@ -10,9 +10,9 @@ use parking_lot::Mutex;
 use super::engine::event::{Outgoing, SessionId, Settled};
 use super::message::SendReceipt;
 use crate::error::Error;
+use crate::pending::Reply;
 use crate::policy::admission::Admitted;
 use crate::policy::progress::Watermark;
-use crate::runtime::answers::Reply;
 use crate::runtime::callback::{CallbackLane, CallbackPool, CallbackWork};
 use crate::runtime::permits::Permits;
 

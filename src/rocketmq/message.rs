@@ -162,7 +162,13 @@ impl Message {
     }
 
     /// The whole request that sends it.
-    pub(crate) fn encode(&self, namespace: &str, message_id: &str, host: &str, now: SystemTime) -> Result<Bytes, Error> {
+    pub(crate) fn encode(
+        &self,
+        namespace: &str,
+        message_id: &str,
+        host: &str,
+        now: SystemTime,
+    ) -> Result<Bytes, Error> {
         use protobuf::Message as _;
         let deliver_at = self.deliver_at.or_else(|| self.deliver_after.and_then(|delay| now.checked_add(delay)));
         let properties = pb::SystemProperties {
@@ -388,8 +394,9 @@ impl MessageView {
     pub(crate) fn new(Arrived { message, endpoints }: Arrived) -> Self {
         let pb::Message { topic, user_properties, system_properties, body: packed, .. } = *message;
         let properties = system_properties.into_option().unwrap_or_default();
-        
-        let intact = !matches!(digest::check(properties.body_digest.as_ref(), &packed), digest::Verdict::Corrupt { .. });
+
+        let intact =
+            !matches!(digest::check(properties.body_digest.as_ref(), &packed), digest::Verdict::Corrupt { .. });
         let unpacked = body::unpack(properties.body_encoding.value(), &packed, MOST_UNPACKED);
         if let Err(error) = &unpacked {
             log::warn!("message {} is damaged: {error}", properties.message_id);

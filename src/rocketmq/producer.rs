@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use super::client::{CLOSE_LIMIT, Client, callbacks_left};
 use super::driver::Control;
 use super::engine::event::{Command, Outgoing, ProducerSpec, Reply, Role, SessionId, SessionSpec};
+use super::identity::process;
 use super::lane::Lane;
 use super::message::{Message, SendReceipt};
-use super::identity::process;
 use super::wire::names;
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
@@ -117,7 +117,6 @@ impl ProducerBuilder {
         let size = super::engine::DEFAULT_MAX_BODY_SIZE;
         let lane = Arc::new(Lane::new(Arc::clone(&permits), client.threads.callbacks(), size));
         let spec = SessionSpec {
-            client_id: client_id.clone(),
             namespace: client.namespace.clone(),
             request_timeout: client.request_timeout,
             role: Role::Producer(ProducerSpec {
@@ -129,7 +128,7 @@ impl ProducerBuilder {
         let (reply, answer) = completion();
         let due = Instant::now() + client.request_timeout.saturating_mul(DEFAULT_ATTEMPTS) + START_TOLERANCE;
         let open = Command::Open { session: id, spec: Box::new(spec), due, reply };
-        client.post.control(Control::Open(id, client.identity(&client_id)?, Some(Arc::clone(&lane)), open));
+        client.post.control(Control::Open(id, Box::new(client.identity(&client_id)?), Some(Arc::clone(&lane)), open));
         let opened = answer.wait()?;
         lane.max_body_size.store(opened.max_body_size, Ordering::Relaxed);
         let shared = ProducerShared {

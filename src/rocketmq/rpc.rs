@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
 use futures_util::StreamExt;
+use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
 use grpcio::{
     CallOption, Channel, ChannelBuilder, Client, ConnectivityState, EnvBuilder, Environment, Error as GrpcError,
     GrpcSlice, Marshaller, MessageReader, Metadata, MetadataBuilder, Method as GrpcMethod, MethodType, WriteFlags,

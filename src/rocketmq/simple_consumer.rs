@@ -9,9 +9,9 @@ use super::client::{CLOSE_LIMIT, Client};
 use super::driver::Control;
 use super::engine::event::{Arrived, Command, ConsumerSpec, ReplyOf, Role, SessionId, SessionSpec};
 use super::filter::FilterExpression;
+use super::identity::process;
 use super::message::MessageView;
 use super::producer::START_TOLERANCE;
-use super::identity::process;
 use super::wire::names;
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
@@ -72,22 +72,18 @@ impl SimpleConsumerBuilder {
         client.check_open()?;
         let id = SessionId(client.next_id());
         let client_id = process().client_id();
-        let subscriptions = self.subscriptions.iter().map(|(topic, filter)| (topic.clone(), filter.to_proto())).collect();
+        let subscriptions =
+            self.subscriptions.iter().map(|(topic, filter)| (topic.clone(), filter.to_proto())).collect();
         let role = Role::SimpleConsumer(ConsumerSpec {
             group: self.group.clone(),
             subscriptions,
             await_duration: self.await_duration,
         });
-        let spec = SessionSpec {
-            client_id: client_id.clone(),
-            namespace: client.namespace.clone(),
-            request_timeout: client.request_timeout,
-            role,
-        };
+        let spec = SessionSpec { namespace: client.namespace.clone(), request_timeout: client.request_timeout, role };
         let (reply, answer) = completion();
         let due = Instant::now() + client.request_timeout.saturating_mul(3) + START_TOLERANCE;
         let open = Command::Open { session: id, spec: Box::new(spec), due, reply };
-        client.post.control(Control::Open(id, client.identity(&client_id)?, None, open));
+        client.post.control(Control::Open(id, Box::new(client.identity(&client_id)?), None, open));
         answer.wait()?;
         let shared = ConsumerShared {
             client: self.client.clone(),
@@ -149,17 +145,12 @@ impl SimpleConsumer {
         self.start_receive(max, invisible_duration, reply)
     }
 
-    fn start_receive(
-        &self,
-        max: usize,
-        invisible: Duration,
-        reply: ReplyOf<Vec<Arrived>>,
-    ) -> Result<(), Error> {
+    fn start_receive(&self, max: usize, invisible: Duration, reply: ReplyOf<Vec<Arrived>>) -> Result<(), Error> {
         self.check_open("receive")?;
         let mut violations = Violations::new();
         violations.range("max", max, 1, MOST_MESSAGES);
         violations.range("invisible_duration", invisible, Duration::from_millis(1), LONGEST_INVISIBLE);
-        violations.finish("receive").map_err(|error| error.as_kind(ErrorKind::Misuse))?;
+        violations.finish("receive").map_err(|error| error.with_kind(ErrorKind::Misuse))?;
         let session = self.shared.id;
         self.shared.client.shared.post.command(Command::Receive { session, max, invisible, reply });
         Ok(())
@@ -227,7 +218,7 @@ impl SimpleConsumer {
         let mut violations = Violations::new();
         names::check_topic(&mut violations, &topic, &self.shared.client.shared.namespace);
         filter.violation().into_iter().for_each(|violation| violations.add(violation));
-        violations.finish("subscribe").map_err(|error| error.as_kind(ErrorKind::Misuse))?;
+        violations.finish("subscribe").map_err(|error| error.with_kind(ErrorKind::Misuse))?;
         self.resubscribe(topic, Some(filter))
     }
 

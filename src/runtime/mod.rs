@@ -2,7 +2,6 @@
 
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
-pub(crate) mod answers;
 pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod clock;

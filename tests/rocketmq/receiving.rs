@@ -38,8 +38,12 @@ fn a_tag_filter_lets_through_what_it_names() {
     let client = client();
     let group = group("tags", false);
     let filter = FilterExpression::tags("a||b");
-    let consumer =
-        client.simple_consumer(&group).subscribe(&topic, filter).await_duration(Duration::from_secs(5)).start().unwrap();
+    let consumer = client
+        .simple_consumer(&group)
+        .subscribe(&topic, filter)
+        .await_duration(Duration::from_secs(5))
+        .start()
+        .unwrap();
     let producer = client.producer().topic(&topic).start().unwrap();
     for tag in ["a", "c", "b", "c"] {
         producer.send(Message::new(&topic, tag).tag(tag)).unwrap();

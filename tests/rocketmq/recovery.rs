@@ -45,7 +45,8 @@ fn a_half_open_link_is_replaced_under_sends() {
     let healed = loop {
         let tell = tell.clone();
         let called = Instant::now();
-        let sent = producer.send_with(Message::new("t", "x"), move |result| drop(tell.send((called.elapsed(), result))));
+        let sent =
+            producer.send_with(Message::new("t", "x"), move |result| drop(tell.send((called.elapsed(), result))));
         sent.unwrap();
         std::thread::sleep(Duration::from_millis(20));
         if told.try_iter().any(|(_, result)| result.is_ok()) {

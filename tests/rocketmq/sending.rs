@@ -14,7 +14,8 @@ fn a_blocking_send_gives_a_receipt_and_the_message_arrives() {
     let client = client();
     let consumer = consumer(&client, &group("blocking", false), &topic);
     let producer = client.producer().topic(&topic).start().unwrap();
-    let message = Message::new(&topic, "hello").tag("greeting").key("k1").key("k2").property("a", "1").property("b", "2");
+    let message =
+        Message::new(&topic, "hello").tag("greeting").key("k1").key("k2").property("a", "1").property("b", "2");
     let receipt = producer.send(message).unwrap();
     assert_eq!(receipt.attempts(), 1);
     let received = receive(&consumer, 1).remove(0);

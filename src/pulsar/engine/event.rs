@@ -39,14 +39,7 @@ pub(crate) struct ProducerId(pub u64);
 pub(crate) struct ConsumerId(pub u64);
 
 /// Where the result of a send goes.
-pub(crate) enum Reply {
-    /// A closure, run on a callback thread.
-    Callback(Box<dyn FnOnce(Result<SendReceipt, Error>) + Send>),
-    /// A caller of `send`, or the holder of a `Pending`.
-    Completion(Completion<SendReceipt>),
-    /// The answer was given.
-    Answered,
-}
+pub(crate) type Reply = crate::pending::Reply<SendReceipt>;
 
 /// What the broker answered to a message that it stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

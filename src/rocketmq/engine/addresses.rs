@@ -10,7 +10,6 @@ use super::{Call, DEADLINE_EXCEEDED, Engine, HEARTBEAT_DEADLINE, Purpose, Timer,
 use crate::policy::recovery::{Action as Advice, HeartbeatOutcome, Reason};
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
-use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
 
 /// The number of an address in this client.
@@ -131,7 +130,7 @@ impl Engine {
         for id in sessions {
             let Some(session) = self.sessions.get(&id) else { continue };
             let body = encode(&session.heartbeat());
-            self.call(now, id, address, Purpose::Heartbeat, Method::Heartbeat, body, HEARTBEAT_DEADLINE);
+            self.call(now, id, address, Purpose::Heartbeat, body, HEARTBEAT_DEADLINE);
         }
     }
 
@@ -174,10 +173,8 @@ impl Engine {
 
     /// What the end of an ordinary call says of its channel: at most a hint.
     pub(super) fn judge(&mut self, now: Instant, call: &Call, end: &CallEnd) {
-        let transport = matches!(
-            end,
-            CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted
-        );
+        let transport =
+            matches!(end, CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted);
         let current = self.addresses.entries.get(&call.address) == Some(&call.entry);
         if !transport || !current || call.purpose == Purpose::Heartbeat {
             return;

@@ -13,7 +13,7 @@ use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
 
-pub(crate) use crate::runtime::answers::Reply as ReplyOf;
+pub(crate) use crate::pending::Reply as ReplyOf;
 
 /// Where the result of a send goes.
 pub(crate) type Reply = ReplyOf<SendReceipt>;
@@ -69,7 +69,6 @@ pub(crate) struct ConsumerSpec {
 /// A producer or consumer as the engine is told of it.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionSpec {
-    pub client_id: String,
     pub namespace: String,
     pub request_timeout: Duration,
     pub role: Role,
@@ -101,19 +100,47 @@ pub(crate) struct Handle {
 
 /// A call of a user.
 pub(crate) enum Command {
-    Open { session: SessionId, spec: Box<SessionSpec>, due: Instant, reply: Completion<Opened> },
+    Open {
+        session: SessionId,
+        spec: Box<SessionSpec>,
+        due: Instant,
+        reply: Completion<Opened>,
+    },
     /// `None` ends the subscription.
-    Subscribe { session: SessionId, topic: String, filter: Option<pb::FilterExpression>, reply: Completion<()> },
+    Subscribe {
+        session: SessionId,
+        topic: String,
+        filter: Option<pb::FilterExpression>,
+        reply: Completion<()>,
+    },
     Receive {
         session: SessionId,
         max: usize,
         invisible: Duration,
         reply: ReplyOf<Vec<Arrived>>,
     },
-    Ack { session: SessionId, handles: Vec<Handle>, due: Instant, reply: Completion<Vec<Result<(), Error>>> },
-    ChangeInvisible { session: SessionId, handle: Handle, invisible: Duration, due: Instant, reply: Completion<String> },
-    Close { session: SessionId, flush_until: Instant, reply: Option<Completion<()>> },
-    Shutdown { flush_until: Instant, reply: Completion<()> },
+    Ack {
+        session: SessionId,
+        handles: Vec<Handle>,
+        due: Instant,
+        reply: Completion<Vec<Result<(), Error>>>,
+    },
+    ChangeInvisible {
+        session: SessionId,
+        handle: Handle,
+        invisible: Duration,
+        due: Instant,
+        reply: Completion<String>,
+    },
+    Close {
+        session: SessionId,
+        flush_until: Instant,
+        reply: Option<Completion<()>>,
+    },
+    Shutdown {
+        flush_until: Instant,
+        reply: Completion<()>,
+    },
 }
 
 /// How a call ended.
@@ -135,11 +162,24 @@ pub(crate) enum CallEnd {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RpcEvent {
     /// `ready` is the state of the call's channel, read when it ended.
-    Ended { call: CallId, ready: bool, end: CallEnd },
+    Ended {
+        call: CallId,
+        ready: bool,
+        end: CallEnd,
+    },
     /// A frame of a call with a stream of responses.
-    Frame { call: CallId, body: Bytes },
-    StreamFrame { stream: StreamId, body: Bytes },
-    StreamEnded { stream: StreamId, reason: String },
+    Frame {
+        call: CallId,
+        body: Bytes,
+    },
+    StreamFrame {
+        stream: StreamId,
+        body: Bytes,
+    },
+    StreamEnded {
+        stream: StreamId,
+        reason: String,
+    },
 }
 
 /// A result that is fixed.
@@ -155,23 +195,55 @@ pub(crate) struct Settled {
 /// What the engine asks of its driver.
 pub(crate) enum Action {
     /// `first` is the place of the address to begin with.
-    Connect { entry: EntryId, endpoints: Endpoints, first: usize },
+    Connect {
+        entry: EntryId,
+        endpoints: Endpoints,
+        first: usize,
+    },
     /// The channel goes; its calls were cancelled before.
-    CloseChannel { entry: EntryId },
-    Call { call: CallId, session: SessionId, entry: EntryId, method: Method, body: Bytes, timeout: Duration },
-    CancelCall { call: CallId },
-    OpenStream { stream: StreamId, session: SessionId, entry: EntryId },
-    WriteStream { stream: StreamId, body: Bytes },
-    CancelStream { stream: StreamId },
+    CloseChannel {
+        entry: EntryId,
+    },
+    Call {
+        call: CallId,
+        session: SessionId,
+        entry: EntryId,
+        method: Method,
+        body: Bytes,
+        timeout: Duration,
+    },
+    CancelCall {
+        call: CallId,
+    },
+    OpenStream {
+        stream: StreamId,
+        session: SessionId,
+        entry: EntryId,
+    },
+    WriteStream {
+        stream: StreamId,
+        body: Bytes,
+    },
+    CancelStream {
+        stream: StreamId,
+    },
     Settle(Settled),
-    Received { reply: ReplyOf<Vec<Arrived>>, session: SessionId, result: Result<Vec<Arrived>, Error> },
+    Received {
+        reply: ReplyOf<Vec<Arrived>>,
+        result: Result<Vec<Arrived>, Error>,
+    },
     Opened(Completion<Opened>, Result<Opened, Error>),
     Acked(Completion<Vec<Result<(), Error>>>, Result<Vec<Result<(), Error>>, Error>),
     Changed(Completion<String>, Result<String, Error>),
     Done(Completion<()>, Result<(), Error>),
     /// The largest body that the server takes changed.
-    BodyLimit { session: SessionId, max_body_size: usize },
-    SessionClosed { session: SessionId },
+    BodyLimit {
+        session: SessionId,
+        max_body_size: usize,
+    },
+    SessionClosed {
+        session: SessionId,
+    },
     /// A transport was replaced.
     Recovered,
     Finished,

@@ -18,6 +18,7 @@ use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 
+mod ack;
 mod addresses;
 pub(crate) mod event;
 mod publish;
@@ -42,6 +43,8 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct EngineOptions {
     /// Where routes are asked for.
     pub access: Endpoints,
+    /// Told to servers (`UA.platform`).
+    pub platform: String,
     pub seed: u64,
 }
 
@@ -97,6 +100,20 @@ enum Purpose {
     Ack(u64, usize),
     Change(u64),
     Farewell,
+}
+
+impl Purpose {
+    fn method(&self) -> Method {
+        match self {
+            Self::Route(_) => Method::QueryRoute,
+            Self::Heartbeat => Method::Heartbeat,
+            Self::Send(_) => Method::SendMessage,
+            Self::Poll(_) => Method::ReceiveMessage,
+            Self::Ack(..) => Method::AckMessage,
+            Self::Change(_) => Method::ChangeInvisibleDuration,
+            Self::Farewell => Method::NotifyClientTermination,
+        }
+    }
 }
 
 pub(crate) struct Engine {
@@ -240,11 +257,11 @@ impl Engine {
         session: SessionId,
         address: AddressId,
         purpose: Purpose,
-        method: Method,
         body: Bytes,
         timeout: Duration,
     ) -> CallId {
         let entry = self.entry(now, address);
+        let method = purpose.method();
         let call = CallId(self.id());
         self.calls.insert(call, Call { session, entry, address, started: now, purpose });
         self.act(Action::Call { call, session, entry, method, body, timeout });
@@ -269,9 +286,7 @@ fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
     match end {
         CallEnd::Response(body) => Ok(body),
         CallEnd::Failed { code, message } => Err(code::grpc_error(code, what, &message, message.clone())),
-        CallEnd::NotStarted => {
-            Err(Error::new(ErrorKind::Transport, format!("{what}: there is no connection")))
-        }
+        CallEnd::NotStarted => Err(Error::new(ErrorKind::Transport, format!("{what}: there is no connection"))),
         CallEnd::Cancelled => Err(code::grpc_error(CANCELLED, what, "the connection was replaced", "cancelled")),
         CallEnd::StreamOver => Err(malformed(what, "a stream where one answer is due")),
     }
@@ -280,8 +295,8 @@ fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
 /// The server answered what cannot be read.
 fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::marker::Send + Sync>>) -> Error {
     Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
-        .with_delivery(Delivery::Unknown)
         .with_source(source)
+        .with_delivery(Delivery::Unknown)
 }
 
 fn closed(what: &str) -> Error {

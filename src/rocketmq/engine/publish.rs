@@ -14,7 +14,6 @@ use super::{Call, Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
-use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb, queue as fifo};
 
 /// While no endpoint has a connection, sends look again after this.
@@ -70,7 +69,12 @@ impl Publisher {
     }
 
     /// Takes a send out, with its result. The next of its group may go.
-    fn settle(&mut self, session: SessionId, place: u64, result: Result<SendReceipt, Error>) -> Option<(Settled, Option<CallId>)> {
+    fn settle(
+        &mut self,
+        session: SessionId,
+        place: u64,
+        result: Result<SendReceipt, Error>,
+    ) -> Option<(Settled, Option<CallId>)> {
         let send = self.sends.remove(&place)?;
         self.ready.remove(&place);
         self.pausing.retain(|(_, pausing)| *pausing != place);
@@ -162,7 +166,14 @@ impl Engine {
             for Admitted { ticket, item } in messages.drain(..) {
                 let Ticket { place, charge, .. } = ticket;
                 let Outgoing { group, reply, .. } = item;
-                self.act(Action::Settle(Settled { session: id, place, charge, group, reply, result: Err(error.clone()) }));
+                self.act(Action::Settle(Settled {
+                    session: id,
+                    place,
+                    charge,
+                    group,
+                    reply,
+                    result: Err(error.clone()),
+                }));
             }
             return;
         };
@@ -238,7 +249,8 @@ impl Engine {
             Choice::Full => false,
             Choice::Refused(error) => {
                 // Not about this message, of which nothing was sent this time.
-                let fate = self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(&error)));
+                let fate =
+                    self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(&error)));
                 self.settle_send(now, id, place, Err(fate.unwrap_or(error)));
                 true
             }
@@ -263,7 +275,7 @@ impl Engine {
         send.tried.push(address);
         let request = send.message.request.clone();
         *publisher.load.entry(address).or_default() += 1;
-        let call = self.call(now, id, address, Purpose::Send(place), Method::SendMessage, request, timeout);
+        let call = self.call(now, id, address, Purpose::Send(place), request, timeout);
         if let Some(send) = self.sessions.get_mut(&id).and_then(|session| session.publisher.sends.get_mut(&place)) {
             send.call = Some((call, address));
         }
@@ -282,10 +294,9 @@ impl Engine {
             // Neither counts: nothing was tried, or we broke it off.
             CallEnd::NotStarted => {
                 send.attempts = send.attempts.saturating_sub(1);
-                let elsewhere = session
-                    .routes
-                    .get(&*send.message.topic)
-                    .is_some_and(|route| send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address)));
+                let elsewhere = session.routes.get(&*send.message.topic).is_some_and(|route| {
+                    send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address))
+                });
                 if elsewhere {
                     publisher.ready.insert(place);
                 } else {
@@ -364,8 +375,11 @@ impl Engine {
             .map(|(place, _)| *place)
             .collect();
         for place in due {
-            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else { continue };
-            let allowed = send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
+            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else {
+                continue;
+            };
+            let allowed =
+                send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
             let text = format!("send to {} was not answered within {allowed:?}", send.message.topic);
             let error = Error::new(ErrorKind::Timeout, text);
             let error = match &send.last {
@@ -382,7 +396,8 @@ impl Engine {
     pub(super) fn fail_sends(&mut self, now: Instant, id: SessionId, error: &Error) {
         let Some(session) = self.sessions.get(&id) else { return };
         for place in session.publisher.sends.keys().copied().collect::<Vec<_>>() {
-            let fate = self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(error)));
+            let fate =
+                self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(error)));
             if let Some(error) = fate {
                 self.settle_send(now, id, place, Err(error));
             }
@@ -404,7 +419,10 @@ impl Publisher {
         if settings.validate_message_type {
             let accepts = route.queues.first().map(|queue| queue.accepts.as_slice()).unwrap_or_default();
             if !accepts.is_empty() && !accepts.contains(&message.kind) {
-                let text = format!("send to {}: the topic takes {accepts:?}, the message is {:?}", message.topic, message.kind);
+                let text = format!(
+                    "send to {}: the topic takes {accepts:?}, the message is {:?}",
+                    message.topic, message.kind
+                );
                 return Choice::Refused(Error::new(ErrorKind::Misuse, text));
             }
         }

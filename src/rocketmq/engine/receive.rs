@@ -8,18 +8,15 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, Arrived, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
-use super::{Engine, Purpose, Timer, closed, malformed, response};
+use super::{Engine, Purpose, Timer, closed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::rocketmq::message::resource;
-use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb};
 
 /// After the server said that it is too busy; after any other failure.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(20);
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
-/// A call that could not be started, or was cut off by a recovery, is made again after this.
-const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 
 /// What a poll is for: a broker gives messages of all its queues of a topic to one poll.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,9 +78,9 @@ pub(super) enum Operation {
 
 /// Handles of one topic and endpoint.
 pub(super) struct Part {
-    indexes: Vec<usize>,
-    call: Option<CallId>,
-    done: bool,
+    pub indexes: Vec<usize>,
+    pub call: Option<CallId>,
+    pub done: bool,
 }
 
 impl Operation {
@@ -135,12 +132,12 @@ impl Engine {
         reply: ReplyOf<Vec<Arrived>>,
     ) {
         let Some(session) = self.sessions.get(&id).filter(|session| !session.is_closing()) else {
-            self.act(Action::Received { reply, session: id, result: Err(closed("consumer")) });
+            self.act(Action::Received { reply, result: Err(closed("consumer")) });
             return;
         };
         let Role::SimpleConsumer(consumer) = &session.spec.role else {
             let error = Error::new(ErrorKind::Misuse, "receive: this is no consumer");
-            self.act(Action::Received { reply, session: id, result: Err(error) });
+            self.act(Action::Received { reply, result: Err(error) });
             return;
         };
         let await_until = now + consumer.await_duration;
@@ -187,8 +184,8 @@ impl Engine {
     fn end_receive(&mut self, number: u64, result: Result<Vec<Arrived>, Error>) {
         self.timers.cancel(Timer::Operation(number));
         self.timers.cancel(Timer::Again(number));
-        if let Some(Operation::Receive { session, reply, .. }) = self.operations.remove(&number) {
-            self.act(Action::Received { reply, session, result });
+        if let Some(Operation::Receive { reply, .. }) = self.operations.remove(&number) {
+            self.act(Action::Received { reply, result });
         }
     }
 
@@ -276,7 +273,7 @@ impl Engine {
         let timeout = left + session.spec.request_timeout;
         let address = key.address;
         let body = encode(&request);
-        let call = self.call(now, id, address, Purpose::Poll(key.clone()), Method::ReceiveMessage, body, timeout);
+        let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
             let poll = Poll { call, messages: Vec::new(), status: None, received_at: None, invisible };
             session.receiver.polls.insert(key, poll);
@@ -413,8 +410,12 @@ impl Engine {
 
     /// Routes came, or a receive's pause is over.
     pub(super) fn resume_operations(&mut self, now: Instant, id: SessionId) {
-        let numbers: Vec<u64> =
-            self.operations.iter().filter(|(_, operation)| operation.session() == id).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.session() == id)
+            .map(|(number, _)| *number)
+            .collect();
         for number in numbers {
             self.operation_again(now, number);
         }
@@ -456,7 +457,7 @@ impl Engine {
     }
 
     /// Answers an operation; what it has no result for gets `error`.
-    fn end_operation(&mut self, number: u64, error: &Error) {
+    pub(super) fn end_operation(&mut self, number: u64, error: &Error) {
         self.timers.cancel(Timer::Operation(number));
         self.timers.cancel(Timer::Again(number));
         match self.operations.remove(&number) {
@@ -469,8 +470,8 @@ impl Engine {
                 call.into_iter().for_each(|call| self.forget(call));
                 self.act(Action::Changed(reply, Err(error.clone())));
             }
-            Some(Operation::Receive { session, reply, .. }) => {
-                self.act(Action::Received { reply, session, result: Err(error.clone()) });
+            Some(Operation::Receive { reply, .. }) => {
+                self.act(Action::Received { reply, result: Err(error.clone()) });
             }
             None => {}
         }
@@ -481,167 +482,13 @@ impl Engine {
     }
 
     pub(super) fn fail_operations(&mut self, id: SessionId, error: &Error) {
-        let numbers: Vec<u64> =
-            self.operations.iter().filter(|(_, operation)| operation.session() == id).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| operation.session() == id)
+            .map(|(number, _)| *number)
+            .collect();
         numbers.into_iter().for_each(|number| self.end_operation(number, error));
-    }
-
-    pub(super) fn acknowledge(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        handles: Vec<Handle>,
-        due: Instant,
-        reply: Completion<Vec<Result<(), Error>>>,
-    ) {
-        if !self.sessions.contains_key(&id) {
-            self.act(Action::Acked(reply, Err(closed("consumer"))));
-            return;
-        }
-        let mut by_place: BTreeMap<(String, AddressId), Vec<usize>> = BTreeMap::new();
-        for (index, handle) in handles.iter().enumerate() {
-            let address = self.addresses.number(&handle.endpoints);
-            by_place.entry((handle.topic.clone(), address)).or_default().push(index);
-        }
-        let parts: Vec<Part> =
-            by_place.into_values().map(|indexes| Part { indexes, call: None, done: false }).collect();
-        let number = self.id();
-        let (count, results) = (parts.len(), handles.iter().map(|_| None).collect());
-        self.operations.insert(number, Operation::Ack { session: id, due, handles, parts, results, reply });
-        self.timers.arm(Timer::Operation(number), due);
-        if count == 0 {
-            self.end_operation(number, &closed("consumer"));
-        }
-        for part in 0..count {
-            self.start_ack(now, number, part);
-        }
-    }
-
-    fn start_ack(&mut self, now: Instant, number: u64, index: usize) {
-        let Some(Operation::Ack { session: id, due, handles, parts, .. }) = self.operations.get(&number) else { return };
-        let (id, due) = (*id, *due);
-        let Some(part) = parts.get(index).filter(|part| !part.done && part.call.is_none()) else { return };
-        let Some(first) = part.indexes.first().and_then(|first| handles.get(*first)) else { return };
-        let Some(session) = self.sessions.get(&id) else { return };
-        let entries = part.indexes.iter().filter_map(|index| handles.get(*index)).map(|handle| pb::AckMessageEntry {
-            message_id: handle.message_id.clone(),
-            receipt_handle: handle.receipt_handle.clone(),
-            ..Default::default()
-        });
-        let request = pb::AckMessageRequest {
-            group: session.group_resource(),
-            topic: resource(&session.spec.namespace, &first.topic),
-            entries: entries.collect(),
-            ..Default::default()
-        };
-        let timeout = session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
-        let endpoints = first.endpoints.clone();
-        let address = self.addresses.number(&endpoints);
-        let purpose = Purpose::Ack(number, index);
-        let call = self.call(now, id, address, purpose, Method::AckMessage, encode(&request), timeout);
-        if let Some(Operation::Ack { parts, .. }) = self.operations.get_mut(&number) {
-            if let Some(part) = parts.get_mut(index) {
-                part.call = Some(call);
-            }
-        }
-    }
-
-    pub(super) fn ack_ended(&mut self, now: Instant, number: u64, index: usize, end: CallEnd) {
-        let Some(Operation::Ack { session: id, handles, parts, results, .. }) = self.operations.get_mut(&number) else {
-            return;
-        };
-        let id = *id;
-        let Some(part) = parts.get_mut(index) else { return };
-        part.call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
-            self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
-            return;
-        }
-        part.done = true;
-        let outcome = response(end, "acknowledge").and_then(|body| {
-            pb::AckMessageResponse::parse_from_bytes(&body).map_err(|error| malformed("acknowledge", error))
-        });
-        for at in &part.indexes {
-            let (Some(handle), Some(result)) = (handles.get(*at), results.get_mut(*at)) else { continue };
-            *result = Some(match &outcome {
-                Ok(answer) => {
-                    let own = answer.entries.iter().find(|entry| entry.receipt_handle == handle.receipt_handle);
-                    let status = own.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
-                    code::check(status, &format!("acknowledge {}", handle.message_id))
-                }
-                Err(error) => Err(error.clone()),
-            });
-        }
-        if parts.iter().all(|part| part.done) {
-            self.end_operation(number, &closed("consumer"));
-            self.check_closed(now, id);
-        }
-    }
-
-    pub(super) fn change_invisible(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        handle: Handle,
-        invisible: Duration,
-        due: Instant,
-        reply: Completion<String>,
-    ) {
-        if !self.sessions.contains_key(&id) {
-            self.act(Action::Changed(reply, Err(closed("consumer"))));
-            return;
-        }
-        let number = self.id();
-        self.operations.insert(number, Operation::Change { session: id, due, handle, invisible, call: None, reply });
-        self.timers.arm(Timer::Operation(number), due);
-        self.start_change(now, number);
-    }
-
-    fn start_change(&mut self, now: Instant, number: u64) {
-        let Some(Operation::Change { session: id, due, handle, invisible, call: None, .. }) =
-            self.operations.get(&number)
-        else {
-            return;
-        };
-        let (id, due, endpoints) = (*id, *due, handle.endpoints.clone());
-        let Some(session) = self.sessions.get(&id) else { return };
-        let request = pb::ChangeInvisibleDurationRequest {
-            group: session.group_resource(),
-            topic: resource(&session.spec.namespace, &handle.topic),
-            receipt_handle: handle.receipt_handle.clone(),
-            invisible_duration: protobuf::MessageField::some((*invisible).into()),
-            message_id: handle.message_id.clone(),
-            ..Default::default()
-        };
-        let timeout = session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
-        let address = self.addresses.number(&endpoints);
-        let purpose = Purpose::Change(number);
-        let made = self.call(now, id, address, purpose, Method::ChangeInvisibleDuration, encode(&request), timeout);
-        if let Some(Operation::Change { call, .. }) = self.operations.get_mut(&number) {
-            *call = Some(made);
-        }
-    }
-
-    pub(super) fn change_ended(&mut self, now: Instant, number: u64, end: CallEnd) {
-        let Some(Operation::Change { session: id, call, .. }) = self.operations.get_mut(&number) else { return };
-        let id = *id;
-        *call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
-            self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
-            return;
-        }
-        let what = "change of the invisible duration";
-        let result = response(end, what).and_then(|body| {
-            let answer =
-                pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| malformed(what, error))?;
-            code::check(answer.status.as_ref(), what)?;
-            Ok(answer.receipt_handle)
-        });
-        self.timers.cancel(Timer::Operation(number));
-        if let Some(Operation::Change { reply, .. }) = self.operations.remove(&number) {
-            self.act(Action::Changed(reply, result));
-        }
-        self.check_closed(now, id);
     }
 }
 

@@ -10,7 +10,6 @@ use super::{Engine, Purpose, Timer, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::endpoints::Endpoints;
-use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb};
 
 /// Between refreshes.
@@ -83,7 +82,7 @@ impl Engine {
         let timeout = session.spec.request_timeout;
         let address = self.addresses.number(&access);
         let purpose = Purpose::Route(topic.to_owned());
-        self.call(now, id, address, purpose, Method::QueryRoute, encode(&request), timeout);
+        self.call(now, id, address, purpose, encode(&request), timeout);
     }
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {

@@ -15,7 +15,6 @@ use super::{Engine, Purpose, Timer, closed};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::rocketmq::message::resource;
-use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::{code, pb};
 
 /// Settings are sent again so often.
@@ -40,10 +39,16 @@ pub(super) struct Session {
 
 pub(super) enum State {
     /// `start` waits for a route and for the first Settings.
-    Starting { due: Instant, reply: Completion<Opened> },
+    Starting {
+        due: Instant,
+        reply: Completion<Opened>,
+    },
     Open,
     /// Sends are awaited until `flush_until`; the end is told to `replies`.
-    Closing { flush_until: Instant, replies: Vec<Completion<()>> },
+    Closing {
+        flush_until: Instant,
+        replies: Vec<Completion<()>>,
+    },
 }
 
 /// The telemetry stream to an endpoint.
@@ -213,10 +218,9 @@ impl Engine {
         }
         let entry = self.entry(now, address);
         let stream = StreamId(self.id());
-        let access = self.options.access.clone();
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.links.insert(address, Telemetry::Open { stream, answered: false });
-        let settings = encode(&settings::ours(&session.spec, &access));
+        let settings = encode(&settings::ours(&session.spec, &self.options));
         self.streams.insert(stream, (id, address));
         self.act(Action::OpenStream { stream, session: id, entry });
         self.act(Action::WriteStream { stream, body: settings });
@@ -243,9 +247,8 @@ impl Engine {
     }
 
     fn write_settings(&mut self, id: SessionId, address: Option<AddressId>) {
-        let access = self.options.access.clone();
         let Some(session) = self.sessions.get(&id) else { return };
-        let body = encode(&settings::ours(&session.spec, &access));
+        let body = encode(&settings::ours(&session.spec, &self.options));
         let streams: Vec<StreamId> = session
             .links
             .iter()
@@ -376,8 +379,7 @@ impl Engine {
 
     fn settings_refused(&mut self, now: Instant, id: SessionId, error: &Error) {
         log::error!("the server refuses the session's settings: {error}");
-        let starting =
-            self.sessions.get(&id).is_some_and(|session| matches!(session.state, State::Starting { .. }));
+        let starting = self.sessions.get(&id).is_some_and(|session| matches!(session.state, State::Starting { .. }));
         if starting && error.recovery() == Recovery::Never {
             self.abort(now, id, error);
         }
@@ -435,8 +437,7 @@ impl Engine {
         let timeout = session.spec.request_timeout.min(FAREWELL_TIMEOUT);
         let addresses: Vec<AddressId> = session.links.keys().copied().collect();
         for address in addresses {
-            let method = Method::NotifyClientTermination;
-            self.call(now, id, address, Purpose::Farewell, method, body.clone(), timeout);
+            self.call(now, id, address, Purpose::Farewell, body.clone(), timeout);
         }
     }
 
@@ -445,7 +446,8 @@ impl Engine {
         match &session.state {
             State::Starting { due, .. } if *due <= now => {
                 let last = session.routes.values().find_map(|route| route.error.clone());
-                let text = "start: no endpoint answered in time";
+                let hint = self.options.access.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+                let text = format!("start: no endpoint answered in time{hint}");
                 let error = Error::new(ErrorKind::Timeout, text);
                 let error = match last {
                     Some(last) => error.with_source(last),

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::EngineOptions;
 use super::event::{Role, SessionSpec};
 use crate::rocketmq::message::resource;
-use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::pb;
 
 /// Largest body until the server says otherwise.
@@ -35,7 +35,11 @@ impl Default for Settings {
 /// How long to wait before another attempt (`RetryPolicy.strategy`).
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Pause {
-    Exponential { initial: Duration, max: Duration, multiplier: f32 },
+    Exponential {
+        initial: Duration,
+        max: Duration,
+        multiplier: f32,
+    },
     /// One for each attempt; the last one repeats.
     Customized(Vec<Duration>),
 }
@@ -49,7 +53,11 @@ impl Pause {
                 let factor = f64::from(multiplier.max(0.0)).powi(i32::try_from(index).unwrap_or(i32::MAX));
                 let seconds = initial.as_secs_f64() * factor;
                 // Not a number, or beyond what a duration holds: the limit is meant.
-                if seconds.is_finite() && seconds < max.as_secs_f64() { Duration::from_secs_f64(seconds.max(0.0)) } else { *max }
+                if seconds.is_finite() && seconds < max.as_secs_f64() {
+                    Duration::from_secs_f64(seconds.max(0.0))
+                } else {
+                    *max
+                }
             }
             Self::Customized(steps) => {
                 let index = usize::try_from(index).unwrap_or(usize::MAX).min(steps.len().saturating_sub(1));
@@ -92,16 +100,17 @@ impl Settings {
 }
 
 /// What a session tells of itself on each stream.
-pub(super) fn ours(spec: &SessionSpec, access: &Endpoints) -> pb::TelemetryCommand {
+pub(super) fn ours(spec: &SessionSpec, options: &EngineOptions) -> pb::TelemetryCommand {
     let user_agent = pb::UA {
         language: pb::Language::RUST.into(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        platform: std::env::consts::OS.to_owned(),
+        platform: options.platform.clone(),
         ..Default::default()
     };
     let (client_type, pub_sub) = match &spec.role {
         Role::Producer(producer) => {
-            let topics = producer.topics.iter().filter_map(|topic| resource(&spec.namespace, topic).into_option()).collect();
+            let topics =
+                producer.topics.iter().filter_map(|topic| resource(&spec.namespace, topic).into_option()).collect();
             let publishing = pb::Publishing {
                 topics,
                 max_body_size: i32::try_from(DEFAULT_MAX_BODY_SIZE).unwrap_or(i32::MAX),
@@ -127,21 +136,21 @@ pub(super) fn ours(spec: &SessionSpec, access: &Endpoints) -> pb::TelemetryComma
     };
     let settings = pb::Settings {
         client_type: Some(client_type.into()),
-        access_point: protobuf::MessageField::some(access.to_proto()),
+        access_point: protobuf::MessageField::some(options.access.to_proto()),
         request_timeout: protobuf::MessageField::some(spec.request_timeout.into()),
         user_agent: protobuf::MessageField::some(user_agent),
         pub_sub: Some(pub_sub),
         ..Default::default()
     };
-    pb::TelemetryCommand {
-        command: Some(pb::telemetry_command::Command::Settings(settings)),
-        ..Default::default()
-    }
+    pb::TelemetryCommand { command: Some(pb::telemetry_command::Command::Settings(settings)), ..Default::default() }
 }
 
 fn duration(value: Option<&protobuf::well_known_types::duration::Duration>) -> Option<Duration> {
     let value = value?;
-    Some(Duration::new(u64::try_from(value.seconds).ok()?, u32::try_from(value.nanos).ok().filter(|n| *n < 1_000_000_000)?))
+    Some(Duration::new(
+        u64::try_from(value.seconds).ok()?,
+        u32::try_from(value.nanos).ok().filter(|n| *n < 1_000_000_000)?,
+    ))
 }
 
 #[cfg(test)]

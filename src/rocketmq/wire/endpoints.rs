@@ -110,11 +110,13 @@ impl Endpoints {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
     }
 
     /// At least one, in order.
+    #[cfg(test)]
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }

@@ -16,6 +16,7 @@ use super::hex;
 
 /// 2021-01-01T00:00:00Z in Unix time.
 const EPOCH: u64 = 1_609_459_200;
+#[cfg(test)]
 const V1_DIGITS: usize = 34;
 
 /// Gives ids that no other process gives. One is enough for a process: its sequence is what keeps them apart.
@@ -59,6 +60,7 @@ pub(crate) struct MessageId {
 }
 
 /// What a version 1 id is made of.
+#[cfg(test)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub node: [u8; 6],
@@ -80,6 +82,7 @@ impl MessageId {
     }
 
     /// The parts of a version 1 id; none of a version 0 id.
+    #[cfg(test)]
     pub(crate) fn parts(&self) -> Option<Parts> {
         let digits = self.text.strip_prefix("01")?;
         if self.text.len() != V1_DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

@@ -87,6 +87,7 @@ impl Method {
     }
 
     /// What error texts call it.
+    #[cfg(test)]
     pub(crate) fn name(self) -> &'static str {
         self.path().rsplit('/').next().unwrap_or_default()
     }

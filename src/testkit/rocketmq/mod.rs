@@ -75,9 +75,13 @@ impl ProxyBuilder {
     /// port or thread can be had.
     pub fn start(self) -> Result<Proxy, Error> {
         if !(1..=16).contains(&self.endpoints) {
-            return Err(Error::new(ErrorKind::Config, format!("endpoints: {} is not between 1 and 16", self.endpoints)));
+            return Err(Error::new(
+                ErrorKind::Config,
+                format!("endpoints: {} is not between 1 and 16", self.endpoints),
+            ));
         }
-        let failed = |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, format!("embedded proxy: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| Error::new(ErrorKind::Internal, format!("embedded proxy: {error}"));
         let state = Arc::new(Mutex::new(State::new(self.endpoints)));
         let (jobs, thread) = worker::start(Arc::clone(&state)).map_err(|error| failed(&error))?;
         let environment = Arc::new(EnvBuilder::new().cq_count(1).name_prefix("tmq-proxy").build());
@@ -93,8 +97,9 @@ impl ProxyBuilder {
                 .channel_args(arguments)
                 .build()
                 .map_err(|error| failed(&error))?;
-            let port =
-                server.add_listening_port("127.0.0.1:0", ServerCredentials::insecure()).map_err(|error| failed(&error))?;
+            let port = server
+                .add_listening_port("127.0.0.1:0", ServerCredentials::insecure())
+                .map_err(|error| failed(&error))?;
             server.start();
             state.lock().listen(endpoint, SocketAddr::from(([127, 0, 0, 1], port)));
             servers.push(server);

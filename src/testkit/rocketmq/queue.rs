@@ -37,7 +37,6 @@ pub(super) struct Kept {
     pub message: pb::Message,
     pub queue: usize,
     pub endpoint: usize,
-    pub offset: i64,
     /// When it may be delivered.
     pub visible: Instant,
 }
@@ -61,7 +60,9 @@ impl Topic {
         let group = properties.message_group.clone();
         let own: Vec<usize> = (0..self.queues).filter(|queue| queue % endpoints == endpoint).collect();
         let number = match &group {
-            Some(group) => group.bytes().fold(7_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte))),
+            Some(group) => {
+                group.bytes().fold(7_usize, |hash, byte| hash.wrapping_mul(31).wrapping_add(usize::from(byte)))
+            }
             None => self.messages.len(),
         };
         let queue = own.get(number % own.len().max(1)).copied().unwrap_or(0);
@@ -74,7 +75,7 @@ impl Topic {
         properties.queue_id = queue as i32;
         properties.queue_offset = Some(offset);
         let visible = now + delay.unwrap_or_default();
-        self.messages.push(Kept { message, queue, endpoint, offset, visible });
+        self.messages.push(Kept { message, queue, endpoint, visible });
         offset
     }
 

@@ -145,6 +145,10 @@ impl<'a> Script<'a> {
     pub fn behave(self) {
         let endpoint = self.endpoint;
         let rpc = self.rpc;
-        self.state.lock().rules().0.retain(|(known, at), _| *known != rpc || endpoint.is_some_and(|endpoint| endpoint != *at));
+        self.state
+            .lock()
+            .rules()
+            .0
+            .retain(|(known, at), _| *known != rpc || endpoint.is_some_and(|endpoint| endpoint != *at));
     }
 }

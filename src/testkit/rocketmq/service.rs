@@ -18,17 +18,18 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
         let jobs = jobs.clone();
         match method.kind() {
             Kind::Unary => {
-                builder = builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
-                    let (reply, answer) = oneshot::channel();
-                    let client = client_id(&context);
-                    let _ = jobs.send(Job::Call { endpoint, method, client, body, reply });
-                    let answered = answer.map(move |answer| match answer {
-                        Ok(Answer::Body(body)) => sink.success(body).boxed(),
-                        Ok(Answer::Grpc(code, text)) => sink.fail(status(code, text)).boxed(),
-                        Err(_) => sink.fail(status(14, "the proxy is gone".to_owned())).boxed(),
+                builder =
+                    builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
+                        let (reply, answer) = oneshot::channel();
+                        let client = client_id(&context);
+                        let _ = jobs.send(Job::Call { endpoint, method, client, body, reply });
+                        let answered = answer.map(move |answer| match answer {
+                            Ok(Answer::Body(body)) => sink.success(body).boxed(),
+                            Ok(Answer::Grpc(code, text)) => sink.fail(status(code, text)).boxed(),
+                            Err(_) => sink.fail(status(14, "the proxy is gone".to_owned())).boxed(),
+                        });
+                        context.spawn(answered.flatten().map(drop));
                     });
-                    context.spawn(answered.flatten().map(drop));
-                });
             }
             Kind::ServerStream => {
                 builder = builder.add_server_streaming_handler(
