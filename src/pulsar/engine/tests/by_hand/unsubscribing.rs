@@ -20,9 +20,9 @@ fn spec() -> ConsumerSpec {
 }
 
 impl Hand {
-    fn commands(&mut self, kind: Type) -> Vec<Box<pb::BaseCommand>> {
+    fn commands(&mut self, kind: Type) -> Vec<pb::BaseCommand> {
         let commands = self.sent().into_iter().filter_map(|frame| match frame {
-            wire::Command::Other(command) if command.type_() == kind => Some(command),
+            wire::Command::Other(command) if command.type_() == kind => Some(*command),
             _ => None,
         });
         commands.collect()
