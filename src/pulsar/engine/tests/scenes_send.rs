@@ -42,6 +42,19 @@ fn a_receipt_ahead_of_the_front_reconnects_once_and_resends() {
 }
 
 #[test]
+fn a_probe_waits_for_what_was_admitted_before_it() {
+    let mut scene = Scene::new(|plan| plan.producers[0].max_pending = Some(1));
+    scene.receipts(&[Late(500 * MS)]);
+    let before = scene.send(50);
+    scene.world.probe();
+    let probe = before + 1;
+    scene.run(0.3);
+    assert_eq!(scene.fates(&[before, probe]), [None; 2]);
+    scene.run(0.5);
+    assert!(scene.all_stored(&[before, probe]));
+}
+
+#[test]
 fn swapped_receipts_reconnect_once() {
     let mut scene = Scene::new(|_| {});
     scene.receipts(&[Swap]);
