@@ -33,14 +33,12 @@ pub(super) enum Out {
     },
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum Timer {
-    /// A producer came back while its former self seems alive: is it?
+    /// A connection that was asked whether it lives must have shown it by now.
     Liveness {
-        topic: usize,
-        old: usize,
         conn: usize,
-        open: Open,
+        due: Micros,
     },
     KeepAlive {
         conn: usize,
@@ -52,11 +50,26 @@ pub(super) enum Timer {
 }
 
 /// A PRODUCER request that is being decided.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Open {
     pub request: u64,
     pub producer_id: u64,
     pub name: String,
+}
+
+/// A producer that came back while its former self holds its place.
+#[derive(Debug)]
+pub(super) struct Comeback {
+    pub topic: usize,
+    pub conn: usize,
+    pub open: Open,
+}
+
+/// Whether a connection lives: until when it may show it, and who waits to know.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub due: Micros,
+    pub comebacks: Vec<Comeback>,
 }
 
 /// What happens to receipts of a lane, one each.
@@ -110,6 +123,7 @@ pub(super) struct ServerEnd {
     pub opening: Vec<(u64, u64)>,
     /// Producers that the broker closed here.
     pub sent_away: Vec<u64>,
+    pub question: Option<Question>,
     pub awaiting_pong: bool,
     pub heard: bool,
     pub held: Option<Command>,
@@ -296,6 +310,7 @@ impl Cluster {
         for (consumer_id, topic) in consumers {
             self.end_reader(now, conn, consumer_id, topic);
         }
+        self.liveness_known(now, conn, false);
     }
 
     /// The broker closes a connection.
@@ -306,9 +321,9 @@ impl Cluster {
         }
     }
 
-    pub(super) fn timer(&mut self, now: Micros, timer: Timer, alive: bool) {
+    pub(super) fn timer(&mut self, now: Micros, timer: Timer) {
         match timer {
-            Timer::Liveness { topic, old, conn, open } => self.liveness_known(now, topic, old, conn, &open, alive),
+            Timer::Liveness { conn, due } => self.liveness_due(now, conn, due),
             Timer::KeepAlive { conn } => self.check_client(now, conn),
             Timer::Held { conn } => {
                 if let Some(held) = self.conns[conn].held.take() {

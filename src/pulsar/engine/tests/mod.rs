@@ -24,6 +24,7 @@ mod scenes_attach;
 mod scenes_receive;
 mod scenes_send;
 mod schedule;
+mod sessions;
 mod shell;
 mod simulation;
 mod stages;
