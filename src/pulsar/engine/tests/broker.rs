@@ -1,6 +1,7 @@
 //! Frames at the model broker: handshake, look-ups, sends.
 
 use super::cluster::{BrokerState, Cluster, Out, ReceiptFault, Stored, Timer};
+use super::damage::{CHECKSUM, Damage};
 use super::schedule::{Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{self as wire, Command, MessageIdData, Send, SendReceipt};
@@ -8,6 +9,8 @@ use crate::pulsar::wire::payload::{BatchReader, decompress, parse_entry};
 use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::pb::command_lookup_topic_response::LookupType;
 use crate::pulsar::wire::pb::{self, ServerError};
+
+const NOT_ALLOWED: i32 = ServerError::NotAllowedError as i32;
 
 impl Cluster {
     pub(super) fn frame(&mut self, now: Micros, rng: &mut Rng, conn: usize, frame: Command) {
@@ -140,21 +143,25 @@ impl Cluster {
                 return;
             }
         };
-        let code = self.send_errors.get_mut(&id).and_then(std::collections::VecDeque::pop_front);
         let highest = send.highest_sequence_id.unwrap_or(send.sequence_id);
-        if let Some(code) = code.or(self.topics[index].terminated.then_some(ServerError::TopicTerminatedError as i32)) {
-            if code == ServerError::ChecksumError as i32 {
-                // What follows is stored, so the order is lost whatever the client does.
-                self.conns[conn].touched = true;
-                self.topics[index].damaged = true;
-            } else {
-                self.refused.extend(uids);
-            }
-            if code != ServerError::ChecksumError as i32 && code != ServerError::NotAllowedError as i32 {
-                // The topic failed: nothing is stored before the producer has come back.
-                self.conns[conn].broken.push(id);
-            }
+        if let Some(code) = self.refusal(id, index, &uids) {
             let named = if self.either_end && rng.chance(1, 2) { highest } else { send.sequence_id };
+            match code {
+                // The session goes on, and what follows is stored.
+                CHECKSUM => {
+                    self.conns[conn].touched = true;
+                    self.damages.push(Damage { producer_id: id, named, uids, told: false, lost: false });
+                }
+                NOT_ALLOWED => {
+                    self.refused.extend(&uids);
+                    self.not_allowed.extend(uids);
+                }
+                // The topic failed: nothing is stored before the producer has come back.
+                _ => {
+                    self.refused.extend(uids);
+                    self.conns[conn].broken.push(id);
+                }
+            }
             self.reply_with(conn, wire::send_error(id, named, code, "fault"));
             return;
         }
@@ -167,6 +174,7 @@ impl Cluster {
         let last = topic.last_sequence.get(&name).copied();
         let known = self.dedup && last.is_some_and(|last| highest <= last);
         let message_id = if known {
+            self.taken_for_duplicates(&uids);
             MessageIdData::new(u64::MAX, u64::MAX)
         } else {
             if self.dedup && last.is_some_and(|last| send.sequence_id <= last) {
@@ -193,6 +201,17 @@ impl Cluster {
             message_id: Some(message_id),
         };
         self.receipt(now, rng, conn, receipt);
+    }
+
+    /// The code that a SEND of these messages is refused with, if it is.
+    fn refusal(&mut self, producer_id: u64, topic: usize, uids: &[u64]) -> Option<i32> {
+        // What makes a message inadmissible is in it, so it is refused whenever it comes, and before the broker looks
+        // whether it knows its id.
+        if uids.iter().any(|uid| self.not_allowed.contains(uid)) {
+            return Some(NOT_ALLOWED);
+        }
+        let code = self.send_errors.get_mut(&producer_id).and_then(std::collections::VecDeque::pop_front);
+        code.or(self.topics[topic].terminated.then_some(ServerError::TopicTerminatedError as i32))
     }
 
     fn receipt(&mut self, now: Micros, rng: &mut Rng, conn: usize, receipt: SendReceipt) {

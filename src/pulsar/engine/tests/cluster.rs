@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::damage::Damage;
 use super::schedule::{MS, Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{Command, MessageIdData};
@@ -177,8 +178,6 @@ pub(super) struct Topic {
     /// Between two brokers until then.
     pub away_until: Micros,
     pub terminated: bool,
-    /// A SEND was damaged on the way and what followed it was not.
-    pub damaged: bool,
     /// A stranger holds the exclusive place until then.
     pub taken_until: Micros,
     pub entries: Vec<Stored>,
@@ -214,6 +213,11 @@ pub(super) struct Cluster {
     pub stored: BTreeMap<u64, u32>,
     /// Messages whose SEND was answered with an error, by uid.
     pub refused: BTreeSet<u64>,
+    /// Messages that the broker will never accept, by uid.
+    pub not_allowed: BTreeSet<u64>,
+    /// SENDs that were damaged on the way. What followed them was stored, so their place in the order is lost, and
+    /// under deduplication they are too.
+    pub damages: Vec<Damage>,
     /// Messages in the order in which each topic stored them first.
     pub order: Vec<Vec<u64>>,
     pub receipt_faults: BTreeMap<u64, VecDeque<ReceiptFault>>,
@@ -248,7 +252,6 @@ impl Cluster {
             owner: *owner,
             away_until: 0,
             terminated: false,
-            damaged: false,
             taken_until: 0,
             entries: Vec::new(),
             sessions: Vec::new(),
@@ -265,6 +268,8 @@ impl Cluster {
             dedup,
             stored: BTreeMap::new(),
             refused: BTreeSet::new(),
+            not_allowed: BTreeSet::new(),
+            damages: Vec::new(),
             order: vec![Vec::new(); topics.len()],
             receipt_faults: BTreeMap::new(),
             send_errors: BTreeMap::new(),

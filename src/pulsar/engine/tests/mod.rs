@@ -8,6 +8,7 @@ mod caller;
 mod check;
 mod cluster;
 mod coverage;
+mod damage;
 mod fault;
 mod flush;
 mod inflict;
