@@ -1,5 +1,6 @@
 # make demo   see it work (Rust and a C compiler)
-# make test   all tests, with a real Pulsar server (Java 17 and Maven; installed when root on Debian/Ubuntu)
+# make test   all tests, with real Pulsar and RocketMQ servers (Java 17 and Maven; a C++ compiler and cmake, because
+#             gRPC's core is compiled once; all installed when root on Debian/Ubuntu)
 # make lint   format, clippy, documentation, lowest Rust version, licences
 # make soak SEEDS=100000    the seeded simulation for longer
 # make bench  the benchmarks
@@ -10,26 +11,29 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/threadmq-target
 
 SEEDS ?= 10000
 # What the soak runs, and what it reads its number of seeds from.
-SOAK ?= --all-features --lib simulation
+SOAK ?= --lib simulation
 SOAK_VARIABLE ?= THREADMQ_SEEDS
 
-.PHONY: setup setup-build setup-lint demo test soak bench
+.PHONY: setup setup-build setup-all setup-lint demo test soak bench
 .PHONY: lint lint-format lint-clippy lint-docs lint-licences lint-msrv lint-scripts
 
 setup:
-	@tests/setup build server
+	@tests/setup build cxx server
 
 setup-build:
 	@tests/setup build
 
+setup-all:
+	@tests/setup build cxx
+
 setup-lint:
-	@tests/setup build lint
+	@tests/setup build cxx lint
 
 demo: setup-build
 	cargo run --locked --release --features cli --bin threadmq -- demo
 
 # tests/run sees to Java and Maven itself, and says which suites it had to leave out without them.
-test: setup-build
+test: setup-all
 	tests/run
 
 # A filter that matches no test would pass: count them.
@@ -57,8 +61,8 @@ lint-msrv: setup-lint
 
 lint-scripts:
 	@if command -v shellcheck > /dev/null; then \
-	  shellcheck -x tests/run tests/setup tests/msrv tests/licences tests/servers/pulsar tests/servers/lib.sh .ci/run; \
+	  shellcheck -x tests/run tests/setup tests/msrv tests/licences tests/servers/pulsar tests/servers/rocketmq tests/servers/lib.sh .ci/run; \
 	fi
 
 bench: setup-build
-	cargo bench --locked --all-features
+	cargo bench --locked --features bench,testkit
