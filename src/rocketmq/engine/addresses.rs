@@ -115,12 +115,13 @@ impl Engine {
 
     /// One heartbeat of each session that knows the address: they are one round, and the best answer counts.
     fn send_heartbeats(&mut self, now: Instant, address: AddressId, entry: EntryId) {
-        let sessions: Vec<SessionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.uses(address) && !session.is_closing())
-            .map(|(id, _)| *id)
-            .collect();
+        let open = || self.sessions.iter().filter(|(_, session)| !session.is_closing());
+        let mut sessions: Vec<SessionId> =
+            open().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
+        if sessions.is_empty() {
+            // An access point that no route names: one speaks for all, so that a dead link to it is found too.
+            sessions.extend(open().map(|(id, _)| *id).take(1));
+        }
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.
             self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Other, now);

@@ -39,7 +39,6 @@ struct Poll {
     call: CallId,
     messages: Vec<Arrived>,
     status: Option<pb::Status>,
-    received_at: Option<Instant>,
     invisible: Duration,
 }
 
@@ -275,7 +274,7 @@ impl Engine {
         let body = encode(&request);
         let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
-            let poll = Poll { call, messages: Vec::new(), status: None, received_at: None, invisible };
+            let poll = Poll { call, messages: Vec::new(), status: None, invisible };
             session.receiver.polls.insert(key, poll);
         }
     }
@@ -310,8 +309,14 @@ impl Engine {
         let Some(poll) = session.receiver.polls.remove(key) else { return };
         if !poll.messages.is_empty() {
             // Half of the time that others do not see them is for the way and for the user.
-            let until = poll.received_at.unwrap_or(now) + poll.invisible / 2;
-            session.receiver.buffer.extend(poll.messages.into_iter().map(|message| (until, message)));
+            let until = now + poll.invisible / 2;
+            let subscribed = match &session.spec.role {
+                Role::SimpleConsumer(consumer) => consumer.subscriptions.contains_key(&key.topic),
+                Role::Producer(_) => false,
+            };
+            if subscribed {
+                session.receiver.buffer.extend(poll.messages.into_iter().map(|message| (until, message)));
+            }
             while self.serve_buffer(now, id) {}
             return;
         }
