@@ -115,6 +115,7 @@ impl World {
                 Item::Frame(frame, _) => {
                     self.trace.note(self.now, "frame", link.0, super::coverage::frame_kind(&frame));
                     self.conns[conn].greeted = true;
+                    self.hear_of_damage(link, &frame);
                     self.engine.handle_frame(now, link, *frame);
                 }
                 Item::End | Item::Reset => {

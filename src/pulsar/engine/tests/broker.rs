@@ -1,6 +1,7 @@
-//! Frames at the model broker: handshake, look-ups, producers, sends.
+//! Frames at the model broker: handshake, look-ups, sends.
 
-use super::cluster::{BrokerState, Cluster, Open, OpenFault, Out, ReceiptFault, Session, Stored, Timer};
+use super::cluster::{BrokerState, Cluster, Out, ReceiptFault, Stored, Timer};
+use super::damage::{CHECKSUM, Damage};
 use super::schedule::{Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{self as wire, Command, MessageIdData, Send, SendReceipt};
@@ -9,13 +10,13 @@ use crate::pulsar::wire::pb::base_command::Type;
 use crate::pulsar::wire::pb::command_lookup_topic_response::LookupType;
 use crate::pulsar::wire::pb::{self, ServerError};
 
-/// How long a broker takes to see whether an old connection lives.
-const LIVENESS: Micros = 5 * SEC;
+const NOT_ALLOWED: i32 = ServerError::NotAllowedError as i32;
 
 impl Cluster {
     pub(super) fn frame(&mut self, now: Micros, rng: &mut Rng, conn: usize, frame: Command) {
         self.conns[conn].heard = true;
         self.conns[conn].awaiting_pong = false;
+        self.liveness_known(now, conn, true);
         match frame {
             Command::Send(send) => self.send(now, rng, conn, &send),
             Command::Ping => {
@@ -123,129 +124,8 @@ impl Cluster {
         );
     }
 
-    fn refuse(&mut self, conn: usize, request: u64, code: ServerError) {
+    pub(super) fn refuse(&mut self, conn: usize, request: u64, code: ServerError) {
         self.reply_with(conn, wire::error(request, code as i32, "the model says no"));
-    }
-
-    fn producer(&mut self, now: Micros, rng: &mut Rng, conn: usize, open: &pb::CommandProducer) {
-        self.counts.producers += 1;
-        let (request, producer_id) = (open.request_id(), open.producer_id());
-        let fault = self.producer_faults.get_mut(&producer_id).and_then(std::collections::VecDeque::pop_front);
-        match fault {
-            Some(OpenFault::Refuse(code)) => {
-                self.reply_with(conn, wire::error(request, code, "fault"));
-                return;
-            }
-            Some(OpenFault::Silent) => return,
-            Some(OpenFault::Late(_) | OpenFault::CloseAfter) | None => {}
-        }
-        let Some(index) = self.by_name.get(open.topic()).copied() else {
-            self.refuse(conn, request, ServerError::TopicNotFound);
-            return;
-        };
-        let me = self.conns[conn].broker;
-        let topic = &self.topics[index];
-        if topic.owner != me || topic.away_until > now {
-            self.refuse(conn, request, ServerError::ServiceNotReady);
-            return;
-        }
-        if topic.terminated {
-            self.refuse(conn, request, ServerError::TopicTerminatedError);
-            return;
-        }
-        let mine = topic.sessions.iter().find(|session| (session.conn, session.producer_id) == (conn, producer_id));
-        if let Some(name) = mine.map(|session| session.name.clone()) {
-            if !self.conns[conn].sent_away.contains(&producer_id) {
-                self.violation = Some(format!("producer {producer_id} is opened again where it is open"));
-            }
-            self.opened(conn, index, request, &name, 0);
-            return;
-        }
-        let exclusive = open.producer_access_mode() == pb::ProducerAccessMode::Exclusive;
-        if exclusive && (topic.taken_until > now || !topic.sessions.is_empty()) {
-            self.refuse(conn, request, ServerError::ProducerFenced);
-            return;
-        }
-        let name = open.producer_name().to_owned();
-        let name = if name.is_empty() { self.unique_name() } else { name };
-        let open = Open { request, producer_id, name };
-        let old = self.topics[index].sessions.iter().find(|session| session.name == open.name).map(|old| old.conn);
-        if let Some(old) = old {
-            self.conns[conn].opening.push((producer_id, request));
-            let timer = Timer::Liveness { topic: index, old, conn, open };
-            self.out.push(Out::Timer { at: now + LIVENESS, timer });
-            return;
-        }
-        let delay = match fault {
-            Some(OpenFault::Late(delay)) => delay,
-            _ => 0,
-        };
-        self.enter(conn, index, &open, delay);
-        if fault == Some(OpenFault::CloseAfter) {
-            // Comes from a session of the past on this connection's broker, so the session that it names lives on
-            // another one of this client.
-            let others: Vec<usize> = (0..self.conns.len())
-                .filter(|other| *other != conn && self.conns[*other].open && self.conns[*other].greeted)
-                .collect();
-            if let Some(other) = others.get(rng.below(others.len() as u64) as usize) {
-                self.send_away_producer(*other, producer_id, None);
-            }
-        }
-    }
-
-    pub(super) fn liveness_known(
-        &mut self,
-        now: Micros,
-        topic: usize,
-        old: usize,
-        conn: usize,
-        open: &Open,
-        alive: bool,
-    ) {
-        let opening = &mut self.conns[conn].opening;
-        let before = opening.len();
-        opening.retain(|(_, request)| *request != open.request);
-        if opening.len() == before {
-            return;
-        }
-        let held = self.topics[topic].sessions.iter().any(|session| session.name == open.name);
-        if held && alive {
-            self.refuse(conn, open.request, ServerError::ProducerBusy);
-            return;
-        }
-        if held {
-            self.drop_conn(now, old);
-        }
-        if !self.conns[conn].open {
-            return;
-        }
-        if self.topics[topic].owner != self.conns[conn].broker || self.topics[topic].away_until > now {
-            self.refuse(conn, open.request, ServerError::ServiceNotReady);
-            return;
-        }
-        if self.topics[topic].sessions.iter().any(|session| session.name == open.name) {
-            self.refuse(conn, open.request, ServerError::ProducerBusy);
-            return;
-        }
-        self.enter(conn, topic, open, 0);
-    }
-
-    fn enter(&mut self, conn: usize, topic: usize, open: &Open, delay: Micros) {
-        let session = Session { conn, producer_id: open.producer_id, name: open.name.clone() };
-        self.topics[topic].sessions.push(session);
-        self.conns[conn].producers.push((open.producer_id, topic));
-        self.opened(conn, topic, open.request, &open.name, delay);
-    }
-
-    fn opened(&mut self, conn: usize, topic: usize, request: u64, name: &str, delay: Micros) {
-        let last = self.topics[topic].last_sequence.get(name).filter(|_| self.dedup);
-        let last = last.map_or(-1, |last| *last as i64);
-        let command = wire::producer_success(request, name, last, Some(self.topics[topic].epoch), true);
-        let frame = Command::Other(Box::new(command));
-        self.out.push(match delay {
-            0 => Out::Frame { conn, delay, frame },
-            _ => Out::Late { conn, delay, frame },
-        });
     }
 
     fn send(&mut self, now: Micros, rng: &mut Rng, conn: usize, send: &Send) {
@@ -263,21 +143,25 @@ impl Cluster {
                 return;
             }
         };
-        let code = self.send_errors.get_mut(&id).and_then(std::collections::VecDeque::pop_front);
         let highest = send.highest_sequence_id.unwrap_or(send.sequence_id);
-        if let Some(code) = code.or(self.topics[index].terminated.then_some(ServerError::TopicTerminatedError as i32)) {
-            if code == ServerError::ChecksumError as i32 {
-                // What follows is stored, so the order is lost whatever the client does.
-                self.conns[conn].touched = true;
-                self.topics[index].damaged = true;
-            } else {
-                self.refused.extend(uids);
-            }
-            if code != ServerError::ChecksumError as i32 && code != ServerError::NotAllowedError as i32 {
-                // The topic failed: nothing is stored before the producer has come back.
-                self.conns[conn].broken.push(id);
-            }
+        if let Some(code) = self.refusal(id, index, &uids) {
             let named = if self.either_end && rng.chance(1, 2) { highest } else { send.sequence_id };
+            match code {
+                // The session goes on, and what follows is stored.
+                CHECKSUM => {
+                    self.conns[conn].touched = true;
+                    self.damages.push(Damage { producer_id: id, named, uids, told: false, lost: false });
+                }
+                NOT_ALLOWED => {
+                    self.refused.extend(&uids);
+                    self.not_allowed.extend(uids);
+                }
+                // The topic failed: nothing is stored before the producer has come back.
+                _ => {
+                    self.refused.extend(uids);
+                    self.conns[conn].broken.push(id);
+                }
+            }
             self.reply_with(conn, wire::send_error(id, named, code, "fault"));
             return;
         }
@@ -290,6 +174,7 @@ impl Cluster {
         let last = topic.last_sequence.get(&name).copied();
         let known = self.dedup && last.is_some_and(|last| highest <= last);
         let message_id = if known {
+            self.taken_for_duplicates(&uids);
             MessageIdData::new(u64::MAX, u64::MAX)
         } else {
             if self.dedup && last.is_some_and(|last| send.sequence_id <= last) {
@@ -316,6 +201,17 @@ impl Cluster {
             message_id: Some(message_id),
         };
         self.receipt(now, rng, conn, receipt);
+    }
+
+    /// The code that a SEND of these messages is refused with, if it is.
+    fn refusal(&mut self, producer_id: u64, topic: usize, uids: &[u64]) -> Option<i32> {
+        // What makes a message inadmissible is in it, so it is refused whenever it comes, and before the broker looks
+        // whether it knows its id.
+        if uids.iter().any(|uid| self.not_allowed.contains(uid)) {
+            return Some(NOT_ALLOWED);
+        }
+        let code = self.send_errors.get_mut(&producer_id).and_then(std::collections::VecDeque::pop_front);
+        code.or(self.topics[topic].terminated.then_some(ServerError::TopicTerminatedError as i32))
     }
 
     fn receipt(&mut self, now: Micros, rng: &mut Rng, conn: usize, receipt: SendReceipt) {

@@ -172,6 +172,11 @@ impl World {
             _ => (Way::Submit, false),
         };
         let offer = self.offer(producer, lane, size, way, may_wait);
+        self.offered(caller, producer, lane, way, offer);
+    }
+
+    /// How the last call goes on after its offer.
+    pub(super) fn offered(&mut self, caller: usize, producer: usize, lane: usize, way: Way, offer: Offer<Outgoing>) {
         let uid = self.ops.len() as u64 - 1;
         match offer {
             Offer::Admitted { look, .. } => {

@@ -216,11 +216,9 @@ impl World {
             ));
         }
         for topic in 0..self.cluster.order.len() {
-            if self.cluster.topics[topic].damaged {
-                continue;
-            }
             let places: Vec<(usize, usize, u64)> = self.cluster.order[topic]
                 .iter()
+                .filter(|uid| !self.cluster.is_damaged(**uid))
                 .map(|uid| {
                     (self.ops[*uid as usize].producer, self.ops[*uid as usize].lane, self.ops[*uid as usize].place)
                 })

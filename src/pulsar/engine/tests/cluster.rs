@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 
+use super::damage::Damage;
 use super::schedule::{MS, Micros, SEC};
 use crate::policy::rng::Rng;
 use crate::pulsar::wire::command::{Command, MessageIdData};
@@ -33,14 +34,12 @@ pub(super) enum Out {
     },
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) enum Timer {
-    /// A producer came back while its former self seems alive: is it?
+    /// A connection that was asked whether it lives must have shown it by now.
     Liveness {
-        topic: usize,
-        old: usize,
         conn: usize,
-        open: Open,
+        due: Micros,
     },
     KeepAlive {
         conn: usize,
@@ -52,11 +51,26 @@ pub(super) enum Timer {
 }
 
 /// A PRODUCER request that is being decided.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Open {
     pub request: u64,
     pub producer_id: u64,
     pub name: String,
+}
+
+/// A producer that came back while its former self holds its place.
+#[derive(Debug)]
+pub(super) struct Comeback {
+    pub topic: usize,
+    pub conn: usize,
+    pub open: Open,
+}
+
+/// Whether a connection lives: until when it may show it, and who waits to know.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub due: Micros,
+    pub comebacks: Vec<Comeback>,
 }
 
 /// What happens to receipts of a lane, one each.
@@ -110,6 +124,7 @@ pub(super) struct ServerEnd {
     pub opening: Vec<(u64, u64)>,
     /// Producers that the broker closed here.
     pub sent_away: Vec<u64>,
+    pub question: Option<Question>,
     pub awaiting_pong: bool,
     pub heard: bool,
     pub held: Option<Command>,
@@ -163,8 +178,6 @@ pub(super) struct Topic {
     /// Between two brokers until then.
     pub away_until: Micros,
     pub terminated: bool,
-    /// A SEND was damaged on the way and what followed it was not.
-    pub damaged: bool,
     /// A stranger holds the exclusive place until then.
     pub taken_until: Micros,
     pub entries: Vec<Stored>,
@@ -200,6 +213,11 @@ pub(super) struct Cluster {
     pub stored: BTreeMap<u64, u32>,
     /// Messages whose SEND was answered with an error, by uid.
     pub refused: BTreeSet<u64>,
+    /// Messages that the broker will never accept, by uid.
+    pub not_allowed: BTreeSet<u64>,
+    /// SENDs that were damaged on the way. What followed them was stored, so their place in the order is lost, and
+    /// under deduplication they are too.
+    pub damages: Vec<Damage>,
     /// Messages in the order in which each topic stored them first.
     pub order: Vec<Vec<u64>>,
     pub receipt_faults: BTreeMap<u64, VecDeque<ReceiptFault>>,
@@ -234,7 +252,6 @@ impl Cluster {
             owner: *owner,
             away_until: 0,
             terminated: false,
-            damaged: false,
             taken_until: 0,
             entries: Vec::new(),
             sessions: Vec::new(),
@@ -251,6 +268,8 @@ impl Cluster {
             dedup,
             stored: BTreeMap::new(),
             refused: BTreeSet::new(),
+            not_allowed: BTreeSet::new(),
+            damages: Vec::new(),
             order: vec![Vec::new(); topics.len()],
             receipt_faults: BTreeMap::new(),
             send_errors: BTreeMap::new(),
@@ -296,6 +315,7 @@ impl Cluster {
         for (consumer_id, topic) in consumers {
             self.end_reader(now, conn, consumer_id, topic);
         }
+        self.liveness_known(now, conn, false);
     }
 
     /// The broker closes a connection.
@@ -306,9 +326,9 @@ impl Cluster {
         }
     }
 
-    pub(super) fn timer(&mut self, now: Micros, timer: Timer, alive: bool) {
+    pub(super) fn timer(&mut self, now: Micros, timer: Timer) {
         match timer {
-            Timer::Liveness { topic, old, conn, open } => self.liveness_known(now, topic, old, conn, &open, alive),
+            Timer::Liveness { conn, due } => self.liveness_due(now, conn, due),
             Timer::KeepAlive { conn } => self.check_client(now, conn),
             Timer::Held { conn } => {
                 if let Some(held) = self.conns[conn].held.take() {

@@ -188,16 +188,12 @@ impl World {
     }
 
     pub(super) fn broker_timer(&mut self, timer: Timer) {
-        let conn = match &timer {
-            Timer::Liveness { old, .. } => *old,
-            Timer::KeepAlive { conn } | Timer::Held { conn } => *conn,
-        };
+        let (Timer::Liveness { conn, .. } | Timer::KeepAlive { conn } | Timer::Held { conn }) = timer;
         if self.cluster.brokers[self.cluster.conns[conn].broker].frozen {
             self.after(SEC, Event::Broker(timer));
             return;
         }
-        let alive = self.conns[self.by_server[conn]].alive();
-        self.cluster.timer(self.now, timer, alive);
+        self.cluster.timer(self.now, timer);
         self.broker_output();
     }
 

@@ -111,9 +111,4 @@ impl Conn {
             greeted: false,
         }
     }
-
-    /// Whether frames pass in both directions.
-    pub(super) fn alive(&self) -> bool {
-        self.client_open && !self.to_broker.swallows && !self.to_client.swallows
-    }
 }

@@ -204,7 +204,7 @@ impl World {
         };
         let Fate::Failed(kind, delivery) = fate else {
             let stored = self.cluster.stored.contains_key(&uid);
-            return (!stored).then(|| "told Ok, and not stored".into());
+            return (!stored && !self.cluster.lost_without_a_trace(uid)).then(|| "told Ok, and not stored".into());
         };
         match delivery {
             Delivery::NotSent if op.handed => return Some("told NotSent, and it was handed over".into()),
@@ -229,7 +229,7 @@ impl World {
             _ if self.cluster.refused.contains(&uid) => None,
             _ if code == Some(8) => None,
             ErrorKind::Internal if self.net.internal => None,
-            ErrorKind::Broker if self.cluster.topics[self.producers[op.producer].lanes[op.lane].topic].damaged => None,
+            ErrorKind::Broker if self.cluster.is_damaged(uid) => None,
             _ => Some(format!("an error that nothing explains: {code:?}")),
         }
     }

@@ -95,6 +95,11 @@ impl Scene {
         self.world.engine.lanes.get(&id).is_some_and(|lane| lane.attachment.is_open())
     }
 
+    /// Whether the client gave this connection up.
+    pub(super) fn conn_is_left(&self, conn: usize) -> bool {
+        !self.world.conns[conn].client_open
+    }
+
     pub(super) fn cut(&mut self) {
         let conn = self.conn();
         self.world.cut(conn);

@@ -127,6 +127,42 @@ fn an_exclusive_producer_outlives_its_own_ghost() {
 }
 
 #[test]
+fn a_producer_outlives_its_ghost_though_no_attempt_lasts_as_long_as_the_brokers_check() {
+    let mut scene = Scene::new(|plan| {
+        plan.producers[0].name = Some("named".into());
+        plan.operation_timeout = Duration::from_secs(3);
+        timeout(plan, 60.0);
+    });
+    scene.half_open();
+    let sent = scene.send(50);
+    // Six seconds until the link is given up, five until the broker knows, and what is left of a pause.
+    scene.run(15.0);
+    assert_eq!(scene.fate(sent), Some(Fate::Stored));
+    assert!(scene.took(sent) < Duration::from_secs(14), "{:?}", scene.took(sent));
+    assert!(scene.counts().producers >= 3, "the first attempt gave up, a later one joined its question");
+}
+
+#[test]
+fn a_ghost_that_shows_life_keeps_its_place() {
+    let mut scene = Scene::new(|plan| {
+        plan.producers[0].name = Some("named".into());
+        timeout(plan, 60.0);
+    });
+    // The old connection only gives: what was sent on it arrives one by one, and its end last.
+    let old = scene.conn();
+    scene.world.conns[old].to_client.swallows = true;
+    scene.world.conns[old].to_broker.latency = 8 * SEC;
+    let sent = scene.send(50);
+    scene.run(7.0);
+    assert!(scene.conn_is_left(old) && !scene.is_open());
+    let before = scene.counts().producers;
+    scene.run(2.0);
+    assert!(!scene.is_open() && scene.counts().producers > before, "refused, and asked again");
+    scene.run(12.0);
+    assert_eq!(scene.fate(sent), Some(Fate::Stored));
+}
+
+#[test]
 fn producer_fenced_is_final_at_the_first_create() {
     let mut scene = Scene::unopened(|plan| plan.producers[0].exclusive = true);
     scene.world.cluster.topics[0].taken_until = 400 * SEC;

@@ -42,6 +42,19 @@ fn a_receipt_ahead_of_the_front_reconnects_once_and_resends() {
 }
 
 #[test]
+fn a_probe_waits_for_what_was_admitted_before_it() {
+    let mut scene = Scene::new(|plan| plan.producers[0].max_pending = Some(1));
+    scene.receipts(&[Late(500 * MS)]);
+    let before = scene.send(50);
+    scene.world.probe();
+    let probe = before + 1;
+    scene.run(0.3);
+    assert_eq!(scene.fates(&[before, probe]), [None; 2]);
+    scene.run(0.5);
+    assert!(scene.all_stored(&[before, probe]));
+}
+
+#[test]
 fn swapped_receipts_reconnect_once() {
     let mut scene = Scene::new(|_| {});
     scene.receipts(&[Swap]);
@@ -88,6 +101,54 @@ fn a_damaged_message_goes_once_more_on_a_new_link() {
     scene.run(2.0);
     assert_eq!(scene.fate(sent), Some(Fate::Stored));
     assert_eq!(scene.counts().connects, 2);
+}
+
+/// Two messages, the first refused with `code`; the answer is lost with its link or not.
+fn first_refused(code: i32, dedup: bool, lost: bool) -> (Scene, [u64; 2]) {
+    let mut scene = Scene::new(|plan| plan.dedup = dedup);
+    if lost {
+        let conn = scene.conn();
+        scene.world.conns[conn].to_client.swallows = true;
+    }
+    scene.send_errors(&[code]);
+    let sent = [scene.send(50), scene.send(50)];
+    scene.run(10.0);
+    assert_eq!(scene.fate(sent[1]), Some(Fate::Stored));
+    (scene, sent)
+}
+
+#[test]
+fn a_message_that_is_not_allowed_is_refused_again_when_the_answer_was_lost() {
+    for dedup in [false, true] {
+        let (scene, [first, second]) = first_refused(22, dedup, true);
+        assert_eq!(scene.fate(first), failed(ErrorKind::Misuse, Delivery::Unknown), "deduplication {dedup}");
+        assert_eq!(scene.world.cluster.order[0], [second]);
+        assert_eq!(scene.counts().connects, 2);
+    }
+}
+
+#[test]
+fn a_damaged_message_that_then_counts_as_a_duplicate_is_in_doubt() {
+    let (scene, [first, second]) = first_refused(9, true, false);
+    assert_eq!(scene.fate(first), failed(ErrorKind::Broker, Delivery::Unknown));
+    assert_eq!(scene.world.cluster.order[0], [second]);
+}
+
+#[test]
+fn a_damaged_message_loses_its_place_in_the_order() {
+    for lost in [false, true] {
+        let (scene, [first, second]) = first_refused(9, false, lost);
+        assert_eq!(scene.fate(first), Some(Fate::Stored), "the answer is lost: {lost}");
+        assert_eq!(scene.world.cluster.order[0], [second, first]);
+    }
+}
+
+/// What the protocol cannot tell: the receipt is the same as that of a message whose first receipt was lost.
+#[test]
+fn a_damaged_message_whose_answer_was_lost_is_taken_for_stored_under_deduplication() {
+    let (scene, [first, second]) = first_refused(9, true, true);
+    assert_eq!(scene.fate(first), Some(Fate::Stored));
+    assert_eq!(scene.world.cluster.order[0], [second]);
 }
 
 #[test]

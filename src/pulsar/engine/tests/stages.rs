@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::caller::Way;
+use super::caller::{Caller, Way};
 use super::fault::Restore;
 use super::ops::{Fate, TICK};
+use super::plan::CallerPlan;
 use super::schedule::{MS, Micros, SEC};
 use super::shell::{Control, ProducerShell};
 use super::world::{Event, Stage, World};
 use crate::pending::completion;
-use crate::policy::admission::Offer;
 use crate::pulsar::engine::event::{Command, LaneId, ProducerId, ProducerSpec};
 use crate::pulsar::wire::compress::Compression;
 use crate::pulsar::wire::pb::ProducerAccessMode;
@@ -296,7 +296,7 @@ impl World {
     }
 
     /// One message through every lane that lives.
-    fn probe(&mut self) {
+    pub(super) fn probe(&mut self) {
         for producer in 0..self.producers.len() {
             if !self.producers[producer].open {
                 continue;
@@ -305,18 +305,14 @@ impl World {
                 if self.producers[producer].lanes[lane].failed.is_some() {
                     continue;
                 }
-                let offer = self.offer(producer, lane, 40, Way::SendWith, false);
-                match offer {
-                    Offer::Admitted { look, .. } => {
-                        if let Some(op) = self.ops.last_mut() {
-                            op.probe = true;
-                        }
-                        if look {
-                            self.look(producer, lane);
-                        }
-                    }
-                    _ => self.fail(format!("no room in producer {producer} though nothing can be pending any more")),
+                // A caller like any other: what was admitted or waits before it comes first.
+                let caller = self.callers.len();
+                self.callers.push(Caller::new(&CallerPlan { sends: 0, burst: 0 }));
+                let offer = self.offer(producer, lane, 40, Way::SendWith, true);
+                if let Some(op) = self.ops.last_mut() {
+                    op.probe = true;
                 }
+                self.offered(caller, producer, lane, Way::SendWith, offer);
             }
         }
     }
