@@ -41,6 +41,9 @@
 //! - A message that timed out as `Unknown` may be stored, also after the answer.
 //! - Without deduplication at the broker a message may be stored twice: after a lost link everything without a receipt
 //!   is sent again, in order and unchanged.
+//! - With deduplication and without TLS: a frame that was damaged on its way, whose refusal is then lost with its link,
+//!   may be reported as stored, because the broker takes the message for known when it comes again. No client can tell
+//!   that answer from the one after a lost receipt.
 //! - A slow callback delays the callbacks behind it of the same partition. What is promised in time is the result.
 //! - Nothing survives the end of the process: messages are kept in memory only.
 //! - An acknowledgement is not confirmed by the broker. If it is lost with a link, the message comes again.
