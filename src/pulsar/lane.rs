@@ -68,6 +68,11 @@ impl Lane {
         if at_once {
             self.permits.released(count, members().map(|member| member.charge).sum());
         }
+        // Before anybody is answered: who has a receipt reads it in `last_sequence_id`.
+        let last = settles.iter().rev().find(|settle| matches!(settle.outcome, Outcome::Stored { .. }));
+        if let Some(last) = last.and_then(|settle| settle.members.last()) {
+            self.last_stored.fetch_max(i64::try_from(last.sequence_id).unwrap_or(i64::MAX), Ordering::Relaxed);
+        }
         let mut stored = None;
         for Settle { members, outcome, .. } in &mut settles {
             for (index, member) in members.iter_mut().enumerate() {
@@ -79,7 +84,7 @@ impl Lane {
             }
             let Some(last) = members.last() else { continue };
             match outcome {
-                Outcome::Stored { .. } => stored = Some((last.place, last.sequence_id)),
+                Outcome::Stored { .. } => stored = Some(last.place),
                 Outcome::Failed(error) => {
                     // What a blocking send returns to its caller is told; a flush tells the rest.
                     let untold = members.iter().find(|member| !member.waited_for);
@@ -87,8 +92,7 @@ impl Lane {
                 }
             }
         }
-        if let Some((through, sequence_id)) = stored {
-            self.last_stored.fetch_max(i64::try_from(sequence_id).unwrap_or(i64::MAX), Ordering::Relaxed);
+        if let Some(through) = stored {
             self.permits.fixed(self.index, through, None);
         }
         if at_once {

@@ -26,6 +26,7 @@ mod receive;
 mod route;
 mod session;
 mod settings;
+mod telemetry;
 
 pub(crate) use settings::DEFAULT_MAX_BODY_SIZE;
 
