@@ -49,6 +49,9 @@ lint-format: setup-lint
 
 lint-clippy: setup-lint
 	cargo clippy --locked --all-targets --all-features -- -D warnings
+	cargo clippy --locked --lib -- -D warnings
+	cargo clippy --locked --lib --no-default-features --features pulsar -- -D warnings
+	cargo clippy --locked --lib --no-default-features --features rocketmq -- -D warnings
 
 lint-docs: setup-lint
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --all-features

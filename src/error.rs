@@ -117,6 +117,7 @@ impl Error {
     }
 
     /// The same text about something of another kind.
+    #[cfg(feature = "rocketmq")]
     pub(crate) fn with_kind(self, kind: ErrorKind) -> Self {
         self.rebuild(|cause| {
             cause.kind = kind;

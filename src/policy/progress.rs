@@ -1,7 +1,5 @@
 //! How far each lane of a producer has come, and who waits for that: the answer to flush.
 
-use std::collections::BTreeSet;
-
 use crate::error::Error;
 
 /// What a flush waits for.
@@ -14,12 +12,14 @@ pub(crate) enum Flushed {
 }
 
 /// Places of a lane that are done, in any order: how far all of them are.
+#[cfg(feature = "rocketmq")]
 #[derive(Debug, Default)]
 pub(crate) struct Watermark {
     low: u64,
-    beyond: BTreeSet<u64>,
+    beyond: std::collections::BTreeSet<u64>,
 }
 
+#[cfg(feature = "rocketmq")]
 impl Watermark {
     /// One more place is done; by how many places the mark rises. Places count from 1, each is given once.
     pub(crate) fn add(&mut self, place: u64) -> u64 {

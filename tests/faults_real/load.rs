@@ -48,7 +48,8 @@ struct Answers {
 
 impl Load {
     pub fn start(url: &str, name: &str, batching: bool, send_timeout: Duration) -> Self {
-        let client = Client::builder(url).build().unwrap();
+        // An earlier test may have restarted the server, which then is slow for a while.
+        let client = Client::builder(url).operation_timeout(Duration::from_secs(180)).build().unwrap();
         let topic = crate::server::topic(name);
         let producer = client.producer(&topic).batching(batching).send_timeout(Some(send_timeout)).create().unwrap();
         let stop = Arc::new(AtomicBool::new(false));
