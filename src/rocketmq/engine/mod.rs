@@ -302,3 +302,6 @@ fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::mark
 fn closed(what: &str) -> Error {
     Error::new(ErrorKind::Closed, format!("the {what} is closed"))
 }
+
+#[cfg(test)]
+mod tests;
