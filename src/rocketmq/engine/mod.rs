@@ -197,7 +197,11 @@ impl Engine {
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
             Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
             Purpose::Change(operation) => self.change_ended(now, operation, end),
-            Purpose::Farewell => self.check_shutdown(),
+            Purpose::Farewell => {
+                // It may have been the last thing that needed its channel.
+                self.retire_unused(now);
+                self.check_shutdown();
+            }
         }
     }
 
@@ -270,8 +274,10 @@ impl Engine {
 
     /// Nobody waits for it any more: its end will change nothing.
     fn forget(&mut self, call: CallId) {
-        if self.calls.remove(&call).is_some() {
-            self.act(Action::CancelCall { call });
+        let Some(known) = self.calls.remove(&call) else { return };
+        self.act(Action::CancelCall { call });
+        if known.purpose == Purpose::Heartbeat {
+            self.heartbeat_forgotten(&known);
         }
     }
 }

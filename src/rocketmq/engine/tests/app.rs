@@ -85,7 +85,7 @@ impl World {
             self.send(index, false);
         }
         let plan = &self.plan.producers[index];
-        let mean = 2 * BUSY * u64::from(plan.burst) / u64::from(plan.sends);
+        let mean = 2 * BUSY * u64::from(plan.burst) / u64::from(plan.sends.max(1));
         let pause = if self.rng.chance(1, 6) { 2 * mean } else { self.rng.below(mean) };
         self.after(pause, Event::Caller(index));
     }

@@ -2,6 +2,7 @@
 
 mod actions;
 mod app;
+mod by_hand;
 mod network;
 mod plan;
 mod schedule;

@@ -300,7 +300,7 @@ impl World {
     pub(super) fn fault(&mut self, index: usize) {
         let (_, fault) = self.plan.faults[index];
         self.note("fault", fault.kind() as u64, index as u64);
-        let busy = self.calls.values().any(|call| !call.over);
+        let busy = self.live.iter().any(|call| self.calls[call].op.is_some());
         self.met[fault.kind()][usize::from(busy)] += 1;
         match fault {
             Fault::HalfOpen { endpoint, thaw } => {

@@ -142,7 +142,7 @@ impl Plan {
         let endpoints = 2 + usize::from(rng.chance(1, 3));
         let count = 1 + rng.below(3);
         let mut producers: Vec<ProducerPlan> =
-            (0..count).map(|_| ProducerPlan::random(&mut rng, 260 / count)).collect();
+            (0..count).map(|_| ProducerPlan::random(&mut rng, 320 / count)).collect();
         if count > 1 && rng.chance(1, 3) {
             producers[0].close = Some((rng.below(BUSY), 200 * MS + rng.below(10 * SEC)));
         }

@@ -1,7 +1,7 @@
 //! The world: the engine, admission, callers, and the network and proxies that it is to meet, stepped by one seed in
 //! virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(super) enum Event {
     ToStream(StreamId, Bytes),
     Dialled(EntryId, u32),
     Fault(usize),
+    /// A fault that waited for somebody to send.
+    Strike(usize),
     Mend(Fault),
     Thaw(EntryId),
     Close(usize),
@@ -123,6 +125,10 @@ pub(super) struct World {
     /// Faults by kind that met calls in flight, and that met none.
     pub met: [[u64; 2]; KINDS.len()],
     pub replacements: u64,
+    /// Faults that wait for a send.
+    pub lurking: Vec<usize>,
+    /// Calls that the engine knows.
+    pub live: BTreeSet<CallId>,
 }
 
 impl World {
@@ -154,6 +160,8 @@ impl World {
             wake_at: None,
             met: Default::default(),
             replacements: 0,
+            lurking: Vec::new(),
+            live: BTreeSet::new(),
             plan,
         };
         for index in 0..world.plan.producers.len() {
@@ -244,7 +252,8 @@ impl World {
             }
             Event::ToStream(stream, body) => self.to_stream(stream, &body),
             Event::Dialled(entry, generation) => self.dialled(entry, generation),
-            Event::Fault(index) => self.fault(index),
+            Event::Fault(index) if self.rng.chance(2, 3) => self.lurking.push(index),
+            Event::Fault(index) | Event::Strike(index) => self.fault(index),
             Event::Mend(fault) => self.mend(fault),
             Event::Thaw(entry) => self.thaw(entry),
             Event::Close(index) => self.close(index),
