@@ -86,6 +86,8 @@ impl Engine {
     /// Addresses that no session's route names, and that are not the access point of any, are given up.
     pub(super) fn retire_unused(&mut self, now: Instant) {
         let mut used: BTreeSet<AddressId> = self.sessions.values().flat_map(|session| session.addresses()).collect();
+        // A stream stays where it is while one of its session's routes is not known.
+        used.extend(self.sessions.values().flat_map(|session| session.links.keys().copied()));
         used.extend(self.calls.values().map(|call| call.address));
         if !self.sessions.is_empty() {
             let access = self.options.access.clone();
@@ -169,6 +171,18 @@ impl Engine {
             self.addresses.rounds.remove(&call.entry);
             self.recovery.heartbeat_ended(call.entry, best, now);
             self.recovery_due(now);
+        }
+    }
+
+    /// A heartbeat ends with its session: its round does not wait for it.
+    pub(super) fn heartbeat_forgotten(&mut self, call: &Call) {
+        let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
+        round.out = round.out.saturating_sub(1);
+        if round.out == 0 {
+            let best = round.best.unwrap_or(HeartbeatOutcome::Other);
+            self.addresses.rounds.remove(&call.entry);
+            self.recovery.heartbeat_ended(call.entry, best, call.started);
+            self.arm_recovery();
         }
     }
 

@@ -198,7 +198,11 @@ impl Engine {
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
             Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
             Purpose::Change(operation) => self.change_ended(now, operation, end),
-            Purpose::Farewell => self.check_shutdown(),
+            Purpose::Farewell => {
+                // It may have been the last thing that needed its channel.
+                self.retire_unused(now);
+                self.check_shutdown();
+            }
         }
     }
 
@@ -271,8 +275,10 @@ impl Engine {
 
     /// Nobody waits for it any more: its end will change nothing.
     fn forget(&mut self, call: CallId) {
-        if self.calls.remove(&call).is_some() {
-            self.act(Action::CancelCall { call });
+        let Some(known) = self.calls.remove(&call) else { return };
+        self.act(Action::CancelCall { call });
+        if known.purpose == Purpose::Heartbeat {
+            self.heartbeat_forgotten(&known);
         }
     }
 }
@@ -303,3 +309,6 @@ fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::mark
 fn closed(what: &str) -> Error {
     Error::new(ErrorKind::Closed, format!("the {what} is closed"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -252,6 +252,10 @@ impl Engine {
                 let fate =
                     self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(&error)));
                 self.settle_send(now, id, place, Err(fate.unwrap_or(error)));
+                if self.sessions.contains_key(&id) {
+                    // The next of its group became ready after this round began.
+                    self.timers.arm(Timer::Pump(id), now);
+                }
                 true
             }
         }

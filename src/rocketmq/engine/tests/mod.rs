@@ -1,0 +1,10 @@
+//! The engine in a world of its own: see [`world`]. A seed gives the same run every time.
+
+mod actions;
+mod app;
+mod by_hand;
+mod network;
+mod plan;
+mod schedule;
+mod simulation;
+mod world;
