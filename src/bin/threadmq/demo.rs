@@ -9,9 +9,9 @@ use crate::args::{Codec, SendArgs, SendTimeout, Switch};
 use crate::embedded::Embedded;
 use crate::outcome::{Failure, Outcome};
 use crate::progress::{Elsewhere, Progress};
-use crate::pulsar::verify::faults::{Fault, Schedule};
 use crate::pulsar::verify::run::{Plan, Watch};
 use crate::report::{print, print_result};
+use crate::verify::faults::{Fault, Schedule};
 
 const RATE: f64 = 200.0;
 const LENGTH: Duration = Duration::from_secs(22);
