@@ -11,11 +11,13 @@ mod logger;
 mod meter;
 mod outcome;
 mod pacer;
+mod perf;
 mod progress;
 mod pulsar;
 mod report;
 #[cfg(feature = "rocketmq")]
 mod rocketmq;
+mod tally;
 mod verify;
 
 use std::process::ExitCode;

@@ -1,8 +1,14 @@
 //! `threadmq rocketmq`: the commands, and how they reach the cluster.
 
-mod args;
+pub mod args;
+pub mod broker;
+mod consume;
 pub mod embedded;
+mod perf;
+mod produce;
 pub mod verify;
+
+use std::time::Duration;
 
 use clap::Subcommand;
 use threadmq::rocketmq::{Client, FilterExpression, Producer, ProducerBuilder, SimpleConsumer};
@@ -13,6 +19,15 @@ use args::{SendArgs, ServerArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Sends messages: one body, lines of standard input, or generated ones
+    #[command(after_help = EXIT_CODES)]
+    Produce(produce::Args),
+    /// Receives messages, acknowledges and prints them
+    #[command(after_help = EXIT_CODES)]
+    Consume(consume::Args),
+    /// Measures throughput, latency, processor time and memory
+    #[command(after_help = EXIT_CODES)]
+    Perf(perf::Args),
     /// Checks on a cluster that each send is answered once and in time and that nothing acknowledged is lost
     ///
     /// Sends numbered messages at a rate, watches the answers, and reads the topic back. Break the cluster while it
@@ -24,6 +39,9 @@ pub enum Command {
 
 pub fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
+        Command::Produce(args) => produce::run(&args),
+        Command::Consume(args) => consume::run(&args),
+        Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
     }
 }
@@ -57,6 +75,14 @@ pub fn subscribe(client: &Client, group: &str, topic: &str, endpoint: &str) -> R
         .await_duration(args::AWAIT)
         .start()
         .map_err(|error| unreachable_at(&format!("no consumer of {topic} at {endpoint}"), endpoint, &error))
+}
+
+/// Waits until everything is answered: the send timeout sees to that.
+pub fn drain(producer: &Producer) {
+    while producer.pending() > 0 {
+        // Failures are the callbacks' to tell.
+        let _ = producer.flush_within(Duration::from_millis(500));
+    }
 }
 
 fn unreachable_at(what: &str, endpoint: &str, error: &Error) -> Failure {

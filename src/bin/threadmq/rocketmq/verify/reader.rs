@@ -39,6 +39,8 @@ impl Reader<'_> {
                 }
                 // A proxy that is away comes back, or patience ends.
                 Err(error) if may_pass(error.kind()) => thread::sleep(PAUSE),
+                // The close ends the last poll.
+                Err(_) if self.stop.load(Ordering::Acquire) => return,
                 Err(error) => {
                     self.watch.read().ended = Some(error.to_string());
                     return;
