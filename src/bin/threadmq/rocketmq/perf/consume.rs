@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::produce::pump;
-use super::receivers::{IDLE, first_poll, receive_all};
+use super::receivers::{IDLE, receive_all, skip_to_end};
 use super::{Run, usual_count};
 use crate::args::fresh;
 use crate::interrupt;
@@ -27,7 +27,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     let group = args.group.clone().unwrap_or_else(|| fresh("perf"));
     let consumer = subscribe(&run.client, &group, &args.topic, &args.server.endpoint)?;
     if args.group.is_none() {
-        first_poll(&consumer)?;
+        skip_to_end(&consumer)?;
         fill(run)?;
     }
     let (taken, clock) = (AtomicU64::new(0), Mutex::new(Clock::Waiting));
@@ -35,7 +35,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     let take = |_: &_| {
         let number = taken.fetch_add(1, Ordering::AcqRel) + 1;
         if number == run.warmup.max(1) {
-            let running = Clock::Running { meter: Meter::start(), before: number };
+            let running = Clock::Running { meter: Meter::start(), before: number.min(run.warmup) };
             *clock.lock().unwrap_or_else(PoisonError::into_inner) = running;
         }
         run.counters.done.store(number.saturating_sub(run.warmup), Ordering::Relaxed);
@@ -74,11 +74,15 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     Ok(Results { messages, measured, errors, timed: false })
 }
 
+/// The first stop counts.
 fn stop(clock: &Mutex<Clock>, taken: u64) {
     let mut clock = clock.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Clock::Running { meter, before } = std::mem::replace(&mut *clock, Clock::Waiting) {
-        *clock = Clock::Stopped { measured: meter.stop(), messages: taken.saturating_sub(before) };
-    }
+    *clock = match std::mem::replace(&mut *clock, Clock::Waiting) {
+        Clock::Running { meter, before } => {
+            Clock::Stopped { measured: meter.stop(), messages: taken.saturating_sub(before) }
+        }
+        other => other,
+    };
 }
 
 fn fill(run: &Run<'_>) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use threadmq::Error;
 use threadmq::rocketmq::MessageView;
 
 use super::Run;
-use super::receivers::{IDLE, first_poll, receive_all};
+use super::receivers::{IDLE, receive_all, skip_to_end};
 use crate::args::fresh;
 use crate::interrupt;
 use crate::meter::Meter;
@@ -26,7 +26,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     let group = args.group.clone().unwrap_or_else(|| fresh("perf"));
     let name = fresh("perf");
     let consumer = subscribe(&run.client, &group, &args.topic, &args.server.endpoint)?;
-    first_poll(&consumer)?;
+    skip_to_end(&consumer)?;
     let producer = run.producer()?;
     let rate = args.rate.unwrap_or(RATE);
     // The warm-up is part of the same stream, so that the clock starts on a running one.

@@ -15,13 +15,20 @@ use crate::rocketmq::args::{INVISIBLE, MOST_AT_ONCE};
 pub const IDLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Begins with the group's place in the topic: a new one starts at the end, where that is at its first poll.
-pub fn first_poll(consumer: &SimpleConsumer) -> Result<Vec<MessageView>, Failure> {
-    consumer.receive(MOST_AT_ONCE, INVISIBLE).map_err(|error| Failure::of("receive", &error))
+/// Takes what a group has left, and gives a new one its place: the topic's end, where that is at its first poll.
+pub fn skip_to_end(consumer: &SimpleConsumer) -> Result<(), Failure> {
+    while !interrupt::stopped() {
+        let left = consumer.receive(MOST_AT_ONCE, INVISIBLE).map_err(|error| Failure::of("receive", &error))?;
+        if left.is_empty() {
+            break;
+        }
+        consumer.ack_batch(&left).map_err(|error| Failure::of("acknowledge", &error))?;
+    }
+    Ok(())
 }
 
-/// Has so many threads receive, and give each message to `take`, until that says that it was the last, or `over`
-/// says so after at least one look in which nothing came for [`IDLE`]. Closes the consumer.
+/// Has so many threads receive, acknowledge, and give each message to `take`, until that says that it was the last or
+/// `over` says so, which is asked with the time of the last arrival. Closes the consumer.
 pub fn receive_all(
     consumer: &SimpleConsumer,
     threads: u16,
