@@ -324,7 +324,7 @@ mod rocketmq {
         for (line, part) in [
             ("rocketmq verify --send-timeout 5s", "--topic"),
             ("rocketmq verify --topic t --freeze 5s", "--embedded"),
-            ("rocketmq verify --embedded --access-key k", "--secret-key"),
+            ("rocketmq verify --topic t --access-key k", "--secret-key"),
             ("rocketmq produce --topic t --type odd", "--type"),
             ("rocketmq perf consume --topic t --receivers 0", "--receivers"),
             ("rocketmq consume --topic t --invisible 1s", "10s"),
@@ -405,7 +405,8 @@ mod rocketmq {
         let output = run(line);
         let found = object(&output, &VERIFY_KEYS);
         assert_holds(&output, &found);
-        assert!(number(&found, "recovery_ms") > 100.0, "{found}");
+        // Without a connection no attempt is started: sends wait, and succeed with their first one.
+        assert!(number(&found, "max_answer_ms") > 1000.0, "{found}");
     }
 
     /// Messages that somebody else in the group takes are lost to the reader: it must not pass.
