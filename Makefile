@@ -1,4 +1,5 @@
 # make demo   see it work (Rust and a C compiler)
+# make demo-rocketmq    the same with RocketMQ's protocol (a C++ compiler and cmake too)
 # make test   all tests, with real Pulsar and RocketMQ servers (Java 17 and Maven; a C++ compiler and cmake, because
 #             gRPC's core is compiled once; all installed when root on Debian/Ubuntu)
 # make lint   format, clippy, documentation, lowest Rust version, licences
@@ -14,7 +15,7 @@ SEEDS ?= 10000
 SOAK ?= --lib simulation
 SOAK_VARIABLE ?= THREADMQ_SEEDS
 
-.PHONY: setup setup-build setup-all setup-lint demo test soak bench
+.PHONY: setup setup-build setup-all setup-lint demo demo-rocketmq test soak bench
 .PHONY: lint lint-format lint-clippy lint-docs lint-licences lint-msrv lint-scripts
 
 setup:
@@ -31,6 +32,9 @@ setup-lint:
 
 demo: setup-build
 	cargo run --locked --release --features cli --bin threadmq -- demo
+
+demo-rocketmq: setup-all
+	cargo run --locked --release --features cli,rocketmq --bin threadmq -- demo rocketmq
 
 # tests/run sees to Java and Maven itself, and says which suites it had to leave out without them.
 test: setup-all

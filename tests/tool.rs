@@ -305,3 +305,157 @@ fn the_demo_shows_timeouts_and_the_recovery() {
     }
     assert!(text.contains("every promise held"), "{text}");
 }
+
+#[cfg(feature = "rocketmq")]
+mod rocketmq {
+    use threadmq::rocketmq::{Client, FilterExpression, MessageType};
+    use threadmq::testkit::rocketmq::Proxy;
+
+    use super::*;
+
+    fn proxy() -> Proxy {
+        let proxy = Proxy::start().unwrap();
+        proxy.create_topic("t", MessageType::Normal, 4);
+        proxy
+    }
+
+    #[test]
+    fn bad_values_name_the_flag() {
+        for (line, part) in [
+            ("rocketmq verify --send-timeout 5s", "--topic"),
+            ("rocketmq verify --topic t --freeze 5s", "--embedded"),
+            ("rocketmq verify --topic t --access-key k", "--secret-key"),
+            ("rocketmq produce --topic t --type odd", "--type"),
+            ("rocketmq perf consume --topic t --receivers 0", "--receivers"),
+            ("rocketmq consume --topic t --invisible 1s", "10s"),
+            ("broker rocketmq --topic t=odd", "TOPIC=TYPE"),
+        ] {
+            let output = run(line);
+            assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
+            assert!(stderr(&output).contains(part), "{line}: {part} in {}", stderr(&output));
+        }
+    }
+
+    #[test]
+    fn what_cannot_run_says_why_and_exits_with_3() {
+        let proxy = proxy();
+        let output = run(&format!("rocketmq produce --topic none --endpoint {}", proxy.endpoints()));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains("administrator"), "{}", stderr(&output));
+    }
+
+    #[test]
+    fn produces_and_consumes() {
+        let proxy = proxy();
+        let endpoint = proxy.endpoints();
+        // The group begins where the topic ends: its first poll comes before the messages.
+        let consumer = tool(&format!("rocketmq consume --endpoint {endpoint} --topic t --group g --count 3"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let line = format!("rocketmq produce --endpoint {endpoint} --topic t --message hello --key k --count 3 --json");
+        let output = run(&line);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stdout(&output).contains("\"ok\":3"), "{}", stdout(&output));
+        let output = consumer.wait_with_output().unwrap();
+        assert_eq!(stdout(&output), "k\thello\nk\thello\nk\thello\n");
+        assert!(output.status.success());
+    }
+
+    #[test]
+    fn perf_prints_its_figures() {
+        let proxy = proxy();
+        let endpoint = proxy.endpoints();
+        for (mode, options) in [
+            ("produce", "--count 2000 --inflight 100"),
+            ("sync", "--count 50"),
+            ("latency", "--count 200 --rate 200"),
+            ("consume", "--count 500"),
+        ] {
+            let output = run(&format!("rocketmq perf {mode} --endpoint {endpoint} --topic t --json {options}"));
+            assert!(output.status.success(), "{mode}: {}", stderr(&output));
+            let figures = object(&output, &PERF_KEYS);
+            assert_eq!(figures["mode"], mode);
+            let count: f64 = options.split_whitespace().nth(1).unwrap().parse().unwrap();
+            assert_eq!(number(&figures, "messages"), count, "{mode}: {figures}");
+            assert_eq!(number(&figures, "errors"), 0.0, "{mode}: {figures}");
+            if mode == "consume" {
+                assert_eq!(figures["p50_us"], Value::Null);
+            } else {
+                assert!(number(&figures, "p50_us") <= number(&figures, "max_us"), "{mode}: {figures}");
+            }
+        }
+    }
+
+    #[test]
+    fn verify_holds_while_the_link_goes_half_open() {
+        let line = "rocketmq verify --embedded --half-open 1 --rate 100 --seconds 24 --send-timeout 3s --json";
+        let output = run(line);
+        let found = object(&output, &VERIFY_KEYS);
+        assert_holds(&output, &found);
+        assert_eq!(number(&found, "accepted"), 2400.0, "{found}");
+        assert!(number(&found, "timed_out") > 0.0, "{found}");
+        assert_eq!(number(&found, "recoveries"), 1.0, "{found}");
+        assert!(number(&found, "recovery_ms") > 1000.0, "{found}");
+    }
+
+    #[test]
+    fn verify_keeps_the_order_of_groups_while_the_proxy_restarts() {
+        let line = "rocketmq verify --embedded --type fifo --restart 2s --rate 100 --seconds 10 --json";
+        let output = run(line);
+        let found = object(&output, &VERIFY_KEYS);
+        assert_holds(&output, &found);
+        // Without a connection no attempt is started: sends wait, and succeed with their first one.
+        assert!(number(&found, "max_answer_ms") > 1000.0, "{found}");
+    }
+
+    /// Messages that somebody else in the group takes are lost to the reader: it must not pass.
+    #[test]
+    fn verify_finds_what_the_reader_is_not_given() {
+        let proxy = proxy();
+        let endpoint = proxy.endpoints();
+        let client = Client::builder(&endpoint).build().unwrap();
+        let thief = client.simple_consumer("g").subscribe("t", FilterExpression::all()).start().unwrap();
+        let line = format!("rocketmq verify --endpoint {endpoint} --topic t --group g --rate 100 --seconds 2");
+        let mut stolen = 0;
+        let output = thread::scope(|scope| {
+            let verify = scope.spawn(|| run(&format!("{line} --patience 2s --json")));
+            while stolen == 0 {
+                let messages = thief.receive(1, Duration::from_secs(60)).unwrap();
+                stolen += thief.ack_batch(&messages).unwrap().len();
+            }
+            verify.join().unwrap()
+        });
+        client.close().unwrap();
+        let found = object(&output, &VERIFY_KEYS);
+        assert_eq!(output.status.code(), Some(1), "{found}");
+        assert_eq!(number(&found, "lost_acknowledged"), stolen as f64, "{found}");
+    }
+
+    #[test]
+    fn the_broker_serves_until_ctrl_c() {
+        let mut child =
+            tool("broker rocketmq --port 0 --topic t --topic f=fifo").stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let endpoint = lines.next().unwrap();
+        let output = run(&format!("rocketmq produce --endpoint {endpoint} --topic t --count 30"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let output = run(&format!("rocketmq produce --endpoint {endpoint} --topic f --type fifo --count 12"));
+        assert!(output.status.success(), "{}", stderr(&output));
+        interrupt(&child);
+        let rest: Vec<String> = lines.collect();
+        assert!(child.wait().unwrap().success());
+        assert!(rest.iter().any(|line| line.contains("42 messages")), "{rest:?}");
+    }
+
+    #[test]
+    fn the_demo_shows_timeouts_and_the_recovery() {
+        let output = run("demo rocketmq");
+        let (text, progress) = (stdout(&output), stderr(&output));
+        assert!(output.status.success(), "{text}{progress}");
+        for part in ["half-open", "sends time out", "connection is replaced"] {
+            assert!(progress.contains(part), "{part} in {progress}");
+        }
+        assert!(text.contains("every promise held"), "{text}");
+    }
+}

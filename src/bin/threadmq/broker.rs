@@ -12,6 +12,10 @@ pub enum Command {
     /// Speaks Apache Pulsar's protocol until Ctrl-C; for tests and trials, not for production
     #[command(after_help = EXIT_CODES)]
     Pulsar(Args),
+    /// Speaks the gRPC protocol of RocketMQ 5's proxies until Ctrl-C; for tests and trials, not for production
+    #[cfg(feature = "rocketmq")]
+    #[command(after_help = EXIT_CODES)]
+    Rocketmq(crate::rocketmq::broker::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -44,6 +48,8 @@ fn partitioned(text: &str) -> Result<(String, u32), String> {
 pub fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
         Command::Pulsar(args) => pulsar(&args),
+        #[cfg(feature = "rocketmq")]
+        Command::Rocketmq(args) => crate::rocketmq::broker::run(&args),
     }
 }
 

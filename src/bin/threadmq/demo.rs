@@ -1,17 +1,22 @@
 //! `threadmq demo`: a connection goes dead under way, and every send is answered.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use crate::args::{Codec, SendArgs, SendTimeout, Switch};
 use crate::embedded::Embedded;
 use crate::outcome::{Failure, Outcome};
 use crate::progress::{Elsewhere, Progress};
-use crate::pulsar::verify::faults::{Fault, Schedule};
-use crate::pulsar::verify::run::{Plan, Watch};
+use crate::pulsar::verify::run::Plan;
 use crate::report::{print, print_result};
+use crate::verify::faults::{Fault, Schedule};
+use crate::verify::findings::Findings;
+use crate::verify::watch::Watch;
 
 const RATE: f64 = 200.0;
 const LENGTH: Duration = Duration::from_secs(22);
@@ -20,21 +25,31 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Whose protocol the embedded broker speaks
+    #[arg(value_enum, default_value = "pulsar")]
+    system: System,
     /// Print one JSON object on standard output, and nothing else there
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    Pulsar,
+    #[cfg(feature = "rocketmq")]
+    Rocketmq,
+}
+
 pub fn run(args: &Args) -> Result<Outcome, Failure> {
-    if !args.json {
-        print(format_args!(
-            "An embedded Pulsar broker, a producer with callbacks ({RATE} messages/s, send timeout {} s), a consumer.\n\
-             After {} s the connection goes half-open: the broker is well, but what is sent on this connection\n\
-             vanishes, and nobody says so. Watch the sends time out, the connection being replaced, and the tally.\n\n",
-            SEND_TIMEOUT.as_secs(),
-            BREAK.as_secs()
-        ));
+    match args.system {
+        System::Pulsar => pulsar(args),
+        #[cfg(feature = "rocketmq")]
+        System::Rocketmq => rocketmq(args),
     }
+}
+
+fn pulsar(args: &Args) -> Result<Outcome, Failure> {
+    introduce(args, "An embedded Pulsar broker");
     let embedded = Embedded::start()?;
     let plan = Plan {
         url: embedded.url(),
@@ -55,6 +70,57 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
         patience: Duration::from_secs(30),
         close_at_once: false,
     };
+    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
+    show(args, |watch, announce| plan.carry_out(watch, Some((embedded.network(), &schedule)), announce))
+}
+
+#[cfg(feature = "rocketmq")]
+fn rocketmq(args: &Args) -> Result<Outcome, Failure> {
+    use crate::rocketmq::args as other;
+
+    introduce(args, "An embedded RocketMQ proxy");
+    let embedded = crate::rocketmq::embedded::Embedded::start()?;
+    embedded.proxy().create_topic("demo", other::Kind::Normal.message_type(), 4);
+    let plan = crate::rocketmq::verify::run::Plan {
+        server: other::ServerArgs { endpoint: embedded.endpoint(), access_key: None, secret_key: None },
+        topic: "demo".to_owned(),
+        group: Some("demo".to_owned()),
+        send: other::SendArgs {
+            kind: other::Kind::Normal,
+            message_groups: 1,
+            delay: Duration::ZERO,
+            size: 100,
+            inflight: None,
+            send_timeout: SEND_TIMEOUT,
+        },
+        rate: Some(RATE),
+        count: None,
+        span: LENGTH,
+        read_back: true,
+        patience: Duration::from_secs(30),
+        close_at_once: false,
+    };
+    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
+    show(args, |watch, announce| plan.carry_out(watch, Some((embedded.network(), &schedule)), announce))
+}
+
+fn introduce(args: &Args, broker: &str) {
+    if !args.json {
+        print(format_args!(
+            "{broker}, a producer with callbacks ({RATE} messages/s, send timeout {} s), a consumer.\n\
+             After {} s the connection goes half-open: the broker is well, but what is sent on this connection\n\
+             vanishes, and nobody says so. Watch the sends time out, the connection being replaced, and the tally.\n\n",
+            SEND_TIMEOUT.as_secs(),
+            BREAK.as_secs()
+        ));
+    }
+}
+
+/// Runs what is to be watched, tells of it, and prints the tally.
+fn show<P: Eq + Hash + Send + 'static>(
+    args: &Args,
+    carry_out: impl FnOnce(&Arc<Watch<P>>, &(dyn Fn(&str) + Sync)) -> Result<Findings, Failure>,
+) -> Result<Outcome, Failure> {
     let watch = Watch::new(None);
     let progress = {
         let (watch, started) = (Arc::clone(&watch), Instant::now());
@@ -63,13 +129,11 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
             (millis(started.elapsed().min(LENGTH)), watch.line())
         })
     };
-    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
     let over = AtomicBool::new(false);
     let findings = thread::scope(|scope| {
         let (watch, over, progress) = (&watch, &over, &progress);
         scope.spawn(move || narrate(watch, over, progress));
-        let findings =
-            plan.carry_out(watch, Some((embedded.network(), &schedule)), &|text| progress.say(&format!("--- {text}")));
+        let findings = carry_out(watch, &|text| progress.say(&format!("--- {text}")));
         over.store(true, Ordering::Release);
         findings
     });
@@ -82,7 +146,7 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
 }
 
 /// Says when sends begin to time out, and when they succeed again.
-fn narrate(watch: &Watch, over: &AtomicBool, progress: &Progress) {
+fn narrate<P: Eq + Hash>(watch: &Watch<P>, over: &AtomicBool, progress: &Progress) {
     let mut failing_since = None;
     while !over.load(Ordering::Acquire) {
         thread::sleep(Duration::from_millis(50));

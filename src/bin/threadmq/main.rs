@@ -11,9 +11,14 @@ mod logger;
 mod meter;
 mod outcome;
 mod pacer;
+mod perf;
 mod progress;
 mod pulsar;
 mod report;
+#[cfg(feature = "rocketmq")]
+mod rocketmq;
+mod tally;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -37,6 +42,10 @@ enum Command {
     /// Talks to an Apache Pulsar cluster
     #[command(subcommand)]
     Pulsar(Box<pulsar::Command>),
+    /// Talks to an Apache RocketMQ 5 cluster
+    #[cfg(feature = "rocketmq")]
+    #[command(subcommand)]
+    Rocketmq(Box<rocketmq::Command>),
     /// Runs a broker inside this process, for tests and trials; it keeps messages in memory
     #[command(subcommand)]
     Broker(broker::Command),
@@ -61,6 +70,8 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Outcome, Failure> {
     match command {
         Command::Pulsar(command) => pulsar::run(*command),
+        #[cfg(feature = "rocketmq")]
+        Command::Rocketmq(command) => rocketmq::run(*command),
         Command::Broker(command) => broker::run(command),
         Command::Demo(args) => demo::run(&args),
     }

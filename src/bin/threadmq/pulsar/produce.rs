@@ -1,20 +1,18 @@
 //! `threadmq pulsar produce`.
 
-use std::collections::BTreeMap;
 use std::io::BufRead;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use threadmq::pulsar::{Producer, ProducerMessage, SendReceipt};
-use threadmq::{Error, ErrorKind};
+use threadmq::pulsar::{Producer, ProducerMessage};
 
 use super::{connect, create, producer};
 use crate::args::{SendArgs, ServerArgs, positive, rate, seconds};
 use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
 use crate::pacer::Pacer;
-use crate::progress::{Elsewhere, Progress};
-use crate::report::{Object, grouped, print_result, rounded, table};
+use crate::report::print_result;
+use crate::tally::{Shared, object, show, text, with};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -48,63 +46,13 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Debug, Default)]
-struct Answers {
-    accepted: u64,
-    bytes: u64,
-    ok: u64,
-    timed_out: u64,
-    failed: u64,
-    refused: u64,
-    last: Option<String>,
-    /// The first error of each kind, and how many there were.
-    errors: BTreeMap<String, (u64, String)>,
-}
-
-impl Answers {
-    fn answered(&mut self, result: Result<SendReceipt, Error>) {
-        match result {
-            Ok(receipt) => {
-                self.ok += 1;
-                self.last = Some(receipt.message_id().to_string());
-            }
-            Err(error) => {
-                match error.kind() {
-                    ErrorKind::Timeout => self.timed_out += 1,
-                    _ => self.failed += 1,
-                }
-                self.note(&error);
-            }
-        }
-    }
-
-    fn note(&mut self, error: &Error) {
-        let kind = format!("{:?}, {:?}", error.kind(), error.delivery());
-        self.errors.entry(kind).or_insert_with(|| (0, error.to_string())).0 += 1;
-    }
-}
-
-type Shared = Arc<Mutex<Answers>>;
-
-fn with<R>(answers: &Shared, act: impl FnOnce(&mut Answers) -> R) -> R {
-    act(&mut answers.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
 pub fn run(args: Args) -> Result<Outcome, Failure> {
     let url = &args.server.url;
     let client = connect(url)?;
     let producer = create(producer(&client, &args.topic, &args.send), &args.topic, url)?;
     let answers = Shared::default();
     let count = args.count.or((args.seconds.is_none() && !args.lines).then_some(1));
-    let progress = {
-        let answers = Arc::clone(&answers);
-        Progress::start(count, Elsewhere::Silent, move || {
-            with(&answers, |a| {
-                let text = format!("{} ok, {} timed out, {} failed", a.ok, a.timed_out, a.failed + a.refused);
-                (a.ok + a.timed_out + a.failed + a.refused, text)
-            })
-        })
-    };
+    let progress = show(&answers, count);
     let started = Instant::now();
     let pacer = Pacer::new(args.rate, count, args.seconds);
     if args.lines {
@@ -132,7 +80,7 @@ pub fn run(args: Args) -> Result<Outcome, Failure> {
     let _ = client.close();
     with(&answers, |answers| {
         print_result(args.json, &object(answers, elapsed), &text(answers, elapsed, &args.topic));
-        Ok(Outcome::good_if(answers.timed_out + answers.failed + answers.refused == 0))
+        Ok(Outcome::good_if(answers.all_stored()))
     })
 }
 
@@ -143,17 +91,11 @@ fn send(producer: &Producer, body: Vec<u8>, key: Option<&str>, answers: &Shared)
         message = message.key(key);
     }
     let callback = Arc::clone(answers);
-    let sent = producer.send_with(message, move |result| with(&callback, |answers| answers.answered(result)));
-    with(answers, |answers| match sent {
-        Ok(()) => {
-            answers.accepted += 1;
-            answers.bytes += bytes;
-        }
-        Err(refused) => {
-            answers.refused += 1;
-            answers.note(refused.error());
-        }
+    let sent = producer.send_with(message, move |result| {
+        let id = result.map(|receipt| receipt.message_id().to_string());
+        with(&callback, |answers| answers.answered(id));
     });
+    with(answers, |answers| answers.sent(bytes, sent.map_err(|refused| refused.into_parts().0)));
 }
 
 /// Waits until everything is answered; after Ctrl-C not for ever where no send timeout sees to that.
@@ -170,37 +112,4 @@ pub(super) fn drain(producer: &Producer, send_timeout: Option<Duration>) {
         // Failures are the callbacks' to tell.
         let _ = producer.flush_within(Duration::from_millis(500));
     }
-}
-
-fn object(answers: &Answers, elapsed: Duration) -> Object {
-    let seconds = elapsed.as_secs_f64().max(1e-9);
-    Object::new()
-        .with("messages", answers.accepted)
-        .with("ok", answers.ok)
-        .with("timed_out", answers.timed_out)
-        .with("failed", answers.failed)
-        .with("refused", answers.refused)
-        .with("seconds", rounded(seconds, 3))
-        .with("msgs_per_s", rounded(answers.accepted as f64 / seconds, 1))
-        .with("mb_per_s", rounded(answers.bytes as f64 / 1e6 / seconds, 3))
-        .with("last_message_id", answers.last.clone())
-}
-
-fn text(answers: &Answers, elapsed: Duration, topic: &str) -> String {
-    let seconds = elapsed.as_secs_f64().max(1e-9);
-    let mut rows = vec![
-        ("topic", topic.to_owned()),
-        ("stored", format!("{} of {} messages", grouped(answers.ok), grouped(answers.accepted + answers.refused))),
-        ("timed out", grouped(answers.timed_out)),
-        ("failed", grouped(answers.failed)),
-        ("refused", grouped(answers.refused)),
-        ("time", format!("{seconds:.3} s, {:.0} messages/s", answers.accepted as f64 / seconds)),
-    ];
-    if let Some(last) = &answers.last {
-        rows.push(("last id", last.clone()));
-    }
-    for (kind, (count, first)) in &answers.errors {
-        rows.push(("error", format!("{count} times {kind}: {first}")));
-    }
-    table(&rows)
 }

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use threadmq::pulsar::{Consumer, InitialPosition};
 
+use super::Run;
 use super::produce::pump;
-use super::{Counters, Results, Run};
 use crate::args::fresh;
 use crate::interrupt;
 use crate::meter::{Measured, Meter};
 use crate::outcome::Failure;
 use crate::pacer::Pacer;
+use crate::perf::{Counters, Mode, Results};
 use crate::pulsar::produce::drain;
 use crate::pulsar::{create, producer, subscribe};
 
@@ -87,7 +88,7 @@ fn take(consumer: &Consumer, count: Option<u64>, until: Option<Instant>, counter
 fn fill(run: &Run<'_>) -> Result<(), Failure> {
     let args = run.args;
     let producer = create(producer(&run.client, &run.topic, &args.send), &run.topic, &args.server.url)?;
-    let count = run.warmup.saturating_add(run.count.unwrap_or(super::Mode::Consume.usual_count()));
+    let count = run.warmup.saturating_add(run.count.unwrap_or(super::usual_count(Mode::Consume)));
     pump(&producer, args.send.size, Pacer::new(None, Some(count), None), run.counters);
     drain(&producer, args.send.send_timeout.0);
     let _ = producer.close();

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use threadmq::Error;
 use threadmq::pulsar::{Consumer, Message};
 
-use super::produce::goes_on;
-use super::{Counters, Results, Run};
+use super::Run;
 use crate::args::fresh;
 use crate::interrupt;
 use crate::meter::Meter;
 use crate::outcome::Failure;
 use crate::pacer::Pacer;
+use crate::perf::{Counters, Results, goes_on};
 use crate::pulsar::produce::drain;
 use crate::pulsar::{create, producer, subscribe};
 

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use threadmq::Error;
 use threadmq::pulsar::Producer;
-use threadmq::{Error, ErrorKind};
 
-use super::{Counters, Results, Run};
+use super::Run;
 use crate::meter::Meter;
 use crate::outcome::Failure;
 use crate::pacer::Pacer;
+use crate::perf::{Counters, Results, goes_on};
 use crate::pulsar::produce::drain;
 use crate::pulsar::{create, producer};
 
@@ -62,9 +63,4 @@ pub(super) fn pump(producer: &Producer, size: usize, pacer: Pacer, counters: &'s
         counters.done.store(accepted, Ordering::Relaxed);
     }
     accepted
-}
-
-/// Whether another send may fare better.
-pub(super) fn goes_on(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::WouldBlock)
 }

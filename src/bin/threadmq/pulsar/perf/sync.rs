@@ -6,11 +6,11 @@ use std::time::Instant;
 use threadmq::Error;
 use threadmq::pulsar::Producer;
 
-use super::produce::goes_on;
-use super::{Counters, Results, Run};
+use super::Run;
 use crate::meter::Meter;
 use crate::outcome::Failure;
 use crate::pacer::Pacer;
+use crate::perf::{Counters, Results, goes_on};
 use crate::pulsar::{create, producer};
 
 pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {

@@ -1,11 +1,5 @@
 //! `threadmq pulsar verify`: the promise as a command.
 
-mod canary;
-mod events;
-pub mod faults;
-mod findings;
-mod ledger;
-mod read_back;
 pub mod run;
 
 use std::path::PathBuf;
@@ -17,9 +11,9 @@ use crate::embedded::Embedded;
 use crate::outcome::{Failure, Outcome};
 use crate::progress::{Elsewhere, Progress};
 use crate::report::print_result;
+use crate::verify::events::EventLog;
+use crate::verify::faults::{Fault, Schedule};
 
-use events::EventLog;
-use faults::{Fault, Schedule};
 use run::{Plan, Watch};
 
 #[derive(Debug, clap::Args)]

@@ -1,26 +1,26 @@
 //! A verification: sends, watches, reads back, and tells what was found.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use threadmq::Error;
-use threadmq::pulsar::{Client, Consumer, InitialPosition, Producer, SendReceipt};
+use threadmq::pulsar::{Client, Consumer, InitialPosition, MessageId, Producer, Stats};
 use threadmq::testkit::Network;
 
-use super::canary::Canary;
-use super::events::{EventLog, unix_millis};
-use super::faults::Schedule;
-use super::findings::Findings;
-use super::ledger::Ledger;
-use super::read_back::{ReadBack, body, number};
 use crate::args::{SendArgs, fresh};
 use crate::interrupt;
 use crate::outcome::Failure;
 use crate::pacer::Pacer;
 use crate::pulsar::{connect, create, producer, subscribe};
+use crate::verify::canary::Canary;
+use crate::verify::events::unix_millis;
+use crate::verify::faults::Schedule;
+use crate::verify::findings::{Clocks, Findings};
+use crate::verify::read_back::{body, number};
+use crate::verify::watch::{self, AFTERMATH, GRACE};
 
 /// What is to be done.
 pub struct Plan {
@@ -42,63 +42,10 @@ pub struct Plan {
 }
 
 /// What callbacks, reader and progress share.
-pub struct Watch {
-    ledger: Mutex<Ledger>,
-    read: Mutex<ReadBack>,
-    events: Option<EventLog>,
-}
+pub type Watch = watch::Watch<MessageId>;
 
-/// Answers that come later than this after the last of them was due do not come.
-const GRACE: Duration = Duration::from_secs(10);
 /// The topic's end: all acknowledged messages are read, and nothing has come for so long.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long callbacks are watched for after the close, when events are logged.
-const AFTERMATH: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(20);
-
-impl Watch {
-    pub fn new(events: Option<EventLog>) -> Arc<Self> {
-        Arc::new(Self {
-            ledger: Mutex::new(Ledger::default()),
-            read: Mutex::new(ReadBack::new(Instant::now())),
-            events,
-        })
-    }
-
-    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn read(&self) -> MutexGuard<'_, ReadBack> {
-        self.read.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One line for a progress bar.
-    pub fn line(&self) -> String {
-        let (sent, ok, timed_out, failed, open) = {
-            let l = self.ledger();
-            (l.sends.len(), l.stored, l.timed_out, l.failed + l.refused, l.accepted.saturating_sub(l.answered))
-        };
-        let read = self.read().count();
-        format!("sent {sent}, stored {ok}, timed out {timed_out}, failed {failed}, open {open}, read back {read}")
-    }
-
-    fn mark(&self, what: &str, note: &str) {
-        if let Some(events) = &self.events {
-            events.mark(what, note);
-        }
-    }
-
-    /// The body of the callback: takes the time first.
-    fn answered(&self, number: u64, result: Result<SendReceipt, Error>) {
-        let now = Instant::now();
-        let answer = result.as_ref().map(SendReceipt::attempts);
-        self.ledger().answer(number, now, answer);
-        if let Some(events) = &self.events {
-            events.answered(number, result.err().map(|error| error.to_string()).as_deref());
-        }
-    }
-}
 
 impl Plan {
     /// `announce` gets what happens on the way, in words.
@@ -126,7 +73,7 @@ impl Plan {
             let outcome = self.send_and_wait(&client, &topic, &name, watch, faults, announce);
             if outcome.is_ok() && consumer.is_some() {
                 announce("reading the topic to its end");
-                wait_read(watch, self.patience);
+                watch.wait_read(QUIET, self.patience);
             }
             stop_reading.store(true, Ordering::Release);
             outcome
@@ -143,7 +90,7 @@ impl Plan {
         // After the close, so that a second answer has had its chance.
         let (ledger, read, stats) = (watch.ledger(), watch.read(), client.stats());
         let read = self.read_back.then_some(&*read);
-        let mut findings = Findings::new(&ledger, read, &stats, self.send_timeout, unanswered);
+        let mut findings = Findings::new(&ledger, read, &clocks(&stats), self.send_timeout, unanswered);
         findings.longest_stall = canary.longest_stall();
         Ok(findings)
     }
@@ -177,7 +124,7 @@ impl Plan {
             self.send_all(&producer, watch);
         });
         if !self.close_at_once {
-            wait_answers(watch, self.send_timeout + GRACE);
+            watch.wait_answers(self.send_timeout + GRACE);
         }
         let unanswered = if self.close_at_once { 0 } else { watch.ledger().unanswered() };
         watch.mark("close", "");
@@ -197,7 +144,10 @@ impl Plan {
             let callback = Arc::clone(watch);
             // No lock of ours is held: the callback takes it.
             let sent = producer
-                .send_with(body(number, self.send.size), move |result| callback.answered(number, result))
+                .send_with(body(number, self.send.size), move |result| {
+                    let now = Instant::now();
+                    callback.answered(number, now, result.map(|receipt| receipt.attempts()));
+                })
                 .map_err(Error::from);
             watch.ledger().returned(number, Instant::now(), sent.as_ref().err());
             if let Some(events) = &watch.events {
@@ -207,34 +157,13 @@ impl Plan {
     }
 }
 
-/// Waits until every accepted send is answered, at most `limit`.
-fn wait_answers(watch: &Watch, limit: Duration) {
-    let until = Instant::now() + limit;
-    while Instant::now() < until {
-        let ledger = watch.ledger();
-        if ledger.answered >= ledger.accepted {
-            return;
-        }
-        drop(ledger);
-        thread::sleep(LOOK);
-    }
-}
-
-/// Waits for the end of the topic.
-fn wait_read(watch: &Watch, patience: Duration) {
-    let mut missing: Vec<u64> = watch.ledger().acknowledged().collect();
-    let mut since = Instant::now();
-    loop {
-        {
-            let read = watch.read();
-            missing.retain(|number| !read.has(*number));
-            since = since.max(read.last_arrival);
-            let wait = if missing.is_empty() { QUIET } else { patience };
-            if since.elapsed() >= wait || read.ended.is_some() {
-                return;
-            }
-        }
-        thread::sleep(LOOK);
+fn clocks(stats: &Stats) -> Clocks {
+    Clocks {
+        longest_answer: stats.longest_answer,
+        longest_overdue: stats.longest_overdue,
+        callback_lag: stats.callback_lag,
+        loop_lag: stats.loop_lag,
+        recoveries: stats.recoveries,
     }
 }
 
@@ -249,7 +178,7 @@ fn read_all(consumer: &Consumer, watch: &Watch, producer: &str, stop: &AtomicBoo
             Ok(Some(message)) => {
                 if message.producer_name() == producer {
                     let number = number(message.payload());
-                    watch.read().read(Instant::now(), message.topic(), message.id(), number);
+                    watch.read().read(Instant::now(), Some(message.topic()), message.id(), number);
                 } else {
                     watch.read().foreign += 1;
                 }

@@ -1,22 +1,21 @@
 //! What was read from the topic: which numbers, how often stored, and in what order.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::time::Instant;
-
-use threadmq::pulsar::MessageId;
 
 /// Everything that came from the topic so far.
 #[derive(Debug)]
-pub struct ReadBack {
+pub struct ReadBack<P> {
     numbers: HashSet<u64>,
     /// Places in the topic: a message that is delivered again is no second one.
-    places: HashSet<MessageId>,
-    /// The highest number of each partition.
+    places: HashSet<P>,
+    /// The highest number of each line: what is in order in itself, such as a partition.
     highest: HashMap<String, u64>,
     /// Further copies of a number, at places of their own.
     pub duplicates: u64,
-    /// Numbers whose first copy stands behind a higher number of the same partition.
-    pub order_violations: u64,
+    /// Numbers whose first copy stands behind a higher number of the same line.
+    pub out_of_order: Vec<u64>,
     pub redelivered: u64,
     /// Not from this run, or not readable.
     pub foreign: u64,
@@ -25,14 +24,14 @@ pub struct ReadBack {
     pub ended: Option<String>,
 }
 
-impl ReadBack {
+impl<P: Eq + Hash> ReadBack<P> {
     pub fn new(now: Instant) -> Self {
         Self {
             numbers: HashSet::new(),
             places: HashSet::new(),
             highest: HashMap::new(),
             duplicates: 0,
-            order_violations: 0,
+            out_of_order: Vec::new(),
             redelivered: 0,
             foreign: 0,
             last_arrival: now,
@@ -40,8 +39,8 @@ impl ReadBack {
         }
     }
 
-    /// A message from this run's producer; `number` is `None` if its body is not one.
-    pub fn read(&mut self, now: Instant, topic: &str, place: MessageId, number: Option<u64>) {
+    /// A message from this run's producer; `number` is `None` if its body is not one, `line` if it is in no order.
+    pub fn read(&mut self, now: Instant, line: Option<&str>, place: P, number: Option<u64>) {
         self.last_arrival = now;
         if !self.places.insert(place) {
             self.redelivered += 1;
@@ -55,11 +54,12 @@ impl ReadBack {
             self.duplicates += 1;
             return;
         }
-        match self.highest.get_mut(topic) {
-            Some(highest) if *highest > number => self.order_violations += 1,
+        let Some(line) = line else { return };
+        match self.highest.get_mut(line) {
+            Some(highest) if *highest > number => self.out_of_order.push(number),
             Some(highest) => *highest = number,
             None => {
-                self.highest.insert(topic.to_owned(), number);
+                self.highest.insert(line.to_owned(), number);
             }
         }
     }
@@ -87,11 +87,6 @@ pub fn number(body: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn place(entry: u8) -> MessageId {
-        // Ledger 5, this entry: the wire form of other clients.
-        MessageId::from_bytes(&[8, 5, 16, entry]).unwrap()
-    }
-
     #[test]
     fn bodies_keep_their_number() {
         assert_eq!(body(42, 10), b"42        ");
@@ -105,28 +100,30 @@ mod tests {
     fn a_repeated_run_is_duplicates_and_no_disorder() {
         let mut read = ReadBack::new(Instant::now());
         for (entry, number) in [0, 1, 2, 1, 2, 3].into_iter().enumerate() {
-            read.read(Instant::now(), "t", place(entry as u8), Some(number));
+            read.read(Instant::now(), Some("t"), entry, Some(number));
         }
-        assert_eq!((read.count(), read.duplicates, read.order_violations), (4, 2, 0));
+        assert_eq!((read.count(), read.duplicates, read.out_of_order.len()), (4, 2, 0));
     }
 
     #[test]
     fn a_redelivery_counts_once() {
         let mut read = ReadBack::new(Instant::now());
         for (entry, number) in [(1, 0), (2, 1), (1, 0), (2, 1), (3, 2)] {
-            read.read(Instant::now(), "t", place(entry), Some(number));
+            read.read(Instant::now(), Some("t"), entry, Some(number));
         }
-        assert_eq!((read.count(), read.duplicates, read.redelivered, read.order_violations), (3, 0, 2, 0));
+        assert_eq!((read.count(), read.duplicates, read.redelivered, read.out_of_order.len()), (3, 0, 2, 0));
     }
 
     #[test]
     fn order_is_that_of_first_copies_in_a_partition() {
         let mut read = ReadBack::new(Instant::now());
         for (entry, topic, number) in [(1, "a", 5), (2, "b", 1), (3, "a", 6), (4, "a", 4)] {
-            read.read(Instant::now(), topic, place(entry), Some(number));
+            read.read(Instant::now(), Some(topic), entry, Some(number));
         }
-        assert_eq!(read.order_violations, 1);
-        read.read(Instant::now(), "a", place(9), None);
+        assert_eq!(read.out_of_order, [4]);
+        read.read(Instant::now(), None, 10, Some(2));
+        assert_eq!(read.out_of_order, [4], "in no line");
+        read.read(Instant::now(), Some("a"), 9, None);
         assert_eq!((read.foreign, read.has(4), read.has(7)), (1, true, false));
     }
 }

@@ -137,24 +137,29 @@ impl Ledger {
         })
     }
 
-    /// The longest time from the call of a send that did not succeed on its first attempt to the next success.
-    /// If none came any more, the time up to the last answer counts.
+    /// The longest time from the call of a send that did not succeed on its first attempt to the first success of
+    /// an attempt that was started after it: that of the send itself or of a later one. If none came any more, the
+    /// time up to the last answer counts.
     pub fn recovery(&self) -> Option<Duration> {
-        let answers = || self.sends.iter().filter_map(|send| send.answered);
-        let mut successes: Vec<Instant> =
-            answers().filter(|(_, fate)| matches!(fate, Fate::Stored { .. })).map(|(at, _)| at).collect();
-        successes.sort_unstable();
-        let end = answers().map(|(at, _)| at).max();
-        let troubled = |send: &&Send| match send.answered {
+        let end = self.sends.iter().filter_map(|send| send.answered).map(|(at, _)| at).max();
+        // From the last send to the first: the earliest success of this send and of those after it.
+        let mut earliest = None;
+        let mut successes: Vec<Option<Instant>> = Vec::with_capacity(self.sends.len());
+        for send in self.sends.iter().rev() {
+            if let Some((at, Fate::Stored { .. })) = send.answered {
+                earliest = Some(earliest.map_or(at, |known: Instant| known.min(at)));
+            }
+            successes.push(earliest);
+        }
+        let troubled = |send: &Send| match send.answered {
             Some((_, Fate::Stored { attempts })) => attempts > 1,
             Some(_) => true,
             None => matches!(send.returned, Some((_, false))),
         };
-        let recovery = |send: &Send| {
-            let next = successes.get(successes.partition_point(|at| *at <= send.called));
-            next.copied().or(end).map_or(Duration::ZERO, |at| at.saturating_duration_since(send.called))
+        let recovery = |(send, next): (&Send, &Option<Instant>)| {
+            next.or(end).map_or(Duration::ZERO, |at| at.saturating_duration_since(send.called))
         };
-        self.sends.iter().filter(troubled).map(recovery).max()
+        self.sends.iter().zip(successes.iter().rev()).filter(|(send, _)| troubled(send)).map(recovery).max()
     }
 
     pub fn longest_call(&self) -> Duration {
@@ -246,6 +251,14 @@ mod tests {
             ledger.answer(number, at(begin, answered), answer);
         }
         assert_eq!(ledger.recovery(), Some(Duration::from_millis(4900)));
+        // An answer to an earlier send, on its way when this one was called, is no recovery.
+        let mut under_way = Ledger::default();
+        for (called, answered, answer) in [(0, 200, Ok(1)), (100, 1100, Err(&error)), (150, 3000, Ok(1))] {
+            let number = under_way.call(at(begin, called));
+            under_way.returned(number, at(begin, called), None);
+            under_way.answer(number, at(begin, answered), answer);
+        }
+        assert_eq!(under_way.recovery(), Some(Duration::from_millis(2900)));
         // Never well again: up to the last answer.
         let number = ledger.call(at(begin, 7000));
         ledger.returned(number, at(begin, 7000), None);

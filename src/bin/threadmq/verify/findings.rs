@@ -1,9 +1,8 @@
 //! What a verification has found, and whether the promises held.
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::time::Duration;
-
-use threadmq::pulsar::Stats;
 
 use super::ledger::{Fate, Ledger};
 use super::read_back::ReadBack;
@@ -11,6 +10,16 @@ use crate::report::{Object, grouped, millis, table};
 
 /// By how much a result may be fixed after its send timeout.
 pub const TOLERANCE: Duration = Duration::from_millis(100);
+
+/// What the client has counted itself, whatever its system. Times are the longest seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Clocks {
+    pub longest_answer: Duration,
+    pub longest_overdue: Duration,
+    pub callback_lag: Duration,
+    pub loop_lag: Duration,
+    pub recoveries: u64,
+}
 
 #[derive(Debug)]
 pub struct Findings {
@@ -51,10 +60,10 @@ pub struct Findings {
 impl Findings {
     /// `read` is `None` if the topic was not read back. `unanswered` is what was open when all should have been
     /// answered: the close answers it too late.
-    pub fn new(
+    pub fn new<P: Eq + Hash>(
         ledger: &Ledger,
-        read: Option<&ReadBack>,
-        stats: &Stats,
+        read: Option<&ReadBack<P>>,
+        stats: &Clocks,
         send_timeout: Duration,
         unanswered: u64,
     ) -> Self {
@@ -63,7 +72,7 @@ impl Findings {
         let fixed = u64::from(stats.longest_overdue > TOLERANCE);
         let stored = |fate: Option<Fate>| matches!(fate, Some(Fate::Stored { .. }));
         let numbered = || (0u64..).zip(&ledger.sends);
-        let read_anyway = |read: &ReadBack| {
+        let read_anyway = |read: &ReadBack<P>| {
             let fate = |(number, send): &(u64, &super::ledger::Send)| {
                 !stored(send.answered.map(|(_, fate)| fate)) && read.has(*number)
             };
@@ -83,7 +92,7 @@ impl Findings {
             timed_out: ledger.timed_out,
             failed: ledger.failed,
             lost_acknowledged: read.map_or(0, |read| ledger.acknowledged().filter(|n| !read.has(*n)).count() as u64),
-            order_violations: read.map_or(0, |read| read.order_violations),
+            order_violations: read.map_or(0, |read| read.out_of_order.len() as u64),
             duplicates: read.map_or(0, |read| read.duplicates),
             recoveries: stats.recoveries,
             recovery: ledger.recovery(),

@@ -1,0 +1,97 @@
+//! `threadmq rocketmq`: the commands, and how they reach the cluster.
+
+pub mod args;
+pub mod broker;
+mod consume;
+pub mod embedded;
+mod perf;
+mod produce;
+pub mod verify;
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use threadmq::rocketmq::{Client, FilterExpression, Producer, ProducerBuilder, SimpleConsumer};
+use threadmq::{Error, ErrorKind};
+
+use crate::outcome::{EXIT_CODES, Failure, Outcome};
+use args::{SendArgs, ServerArgs};
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Sends messages: one body, lines of standard input, or generated ones
+    #[command(after_help = EXIT_CODES)]
+    Produce(produce::Args),
+    /// Receives messages, acknowledges and prints them
+    #[command(after_help = EXIT_CODES)]
+    Consume(consume::Args),
+    /// Measures throughput, latency, processor time and memory
+    #[command(after_help = EXIT_CODES)]
+    Perf(perf::Args),
+    /// Checks on a cluster that each send is answered once and in time and that nothing acknowledged is lost
+    ///
+    /// Sends numbered messages at a rate, watches the answers, and reads the topic back. Break the cluster while it
+    /// runs, or let --embedded do it to a proxy of its own. Topics are made by the server's administrator; a group
+    /// for --type fifo has to be an orderly one there.
+    #[command(after_help = EXIT_CODES)]
+    Verify(verify::Args),
+}
+
+pub fn run(command: Command) -> Result<Outcome, Failure> {
+    match command {
+        Command::Produce(args) => produce::run(&args),
+        Command::Consume(args) => consume::run(&args),
+        Command::Perf(args) => perf::run(&args),
+        Command::Verify(args) => verify::run(&args),
+    }
+}
+
+pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
+    let mut builder = Client::builder(&server.endpoint);
+    if let (Some(key), Some(secret)) = (&server.access_key, &server.secret_key) {
+        builder = builder.credentials(key, secret);
+    }
+    builder.build().map_err(|error| Failure::of(&format!("--endpoint {}", server.endpoint), &error))
+}
+
+/// Options of a producer as the command line states them.
+pub fn producer(client: &Client, topic: &str, args: &SendArgs) -> ProducerBuilder {
+    let builder = client.producer().topic(topic).send_timeout(args.send_timeout);
+    match args.inflight {
+        Some(messages) => builder.max_in_flight(usize::try_from(messages).unwrap_or(usize::MAX)),
+        None => builder,
+    }
+}
+
+pub fn start(producer: ProducerBuilder, topic: &str, endpoint: &str) -> Result<Producer, Failure> {
+    producer.start().map_err(|error| unreachable_at(&format!("no producer on {topic} at {endpoint}"), endpoint, &error))
+}
+
+/// A consumer of all messages of a topic, whose polls are as short as the server allows.
+pub fn subscribe(client: &Client, group: &str, topic: &str, endpoint: &str) -> Result<SimpleConsumer, Failure> {
+    client
+        .simple_consumer(group)
+        .subscribe(topic, FilterExpression::all())
+        .await_duration(args::AWAIT)
+        .start()
+        .map_err(|error| unreachable_at(&format!("no consumer of {topic} at {endpoint}"), endpoint, &error))
+}
+
+/// Waits until everything is answered: the send timeout sees to that.
+pub fn drain(producer: &Producer) {
+    while producer.pending() > 0 {
+        // Failures are the callbacks' to tell.
+        let _ = producer.flush_within(Duration::from_millis(500));
+    }
+}
+
+fn unreachable_at(what: &str, endpoint: &str, error: &Error) -> Failure {
+    let failure = Failure::of(what, error);
+    match error.kind() {
+        ErrorKind::Timeout | ErrorKind::Transport => failure.advise(&format!(
+            "is a proxy there? `threadmq broker rocketmq` starts one for trials; --endpoint is {endpoint}"
+        )),
+        ErrorKind::NotFound => failure.advise("topics are made by the administrator: mqadmin updateTopic"),
+        _ => failure,
+    }
+}
