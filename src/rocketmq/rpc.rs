@@ -117,11 +117,17 @@ impl<S: RpcSink> Rpc<S> {
         let sink = self.sink.clone();
         let channel = client.channel().clone();
         match method.kind() {
-            Kind::Unary => match client.unary_call_async(&grpc_method(method), &body, options) {
+            // Read as a stream, which is the same on the wire: grpcio's own future for one answer panics on its thread,
+            // and with that ends all calls of the process, when a call ends well without one.
+            Kind::Unary => match client.server_streaming(&grpc_method(method), &body, options) {
                 Ok(receiver) => {
-                    let ended = Abortable::new(receiver, registration).map(move |outcome| {
+                    let first = receiver.fold(Ok(None), |before: Result<Option<Bytes>, GrpcError>, frame| {
+                        std::future::ready(before.and_then(|first| frame.map(|body| first.or(Some(body)))))
+                    });
+                    let ended = Abortable::new(first, registration).map(move |outcome| {
                         let end = match outcome {
-                            Ok(Ok(response)) => CallEnd::Response(response),
+                            Ok(Ok(Some(response))) => CallEnd::Response(response),
+                            Ok(Ok(None)) => CallEnd::Failed { code: 0, message: "there is no answer".to_owned() },
                             Ok(Err(error)) => failed(&error),
                             Err(_) => CallEnd::Cancelled,
                         };
@@ -273,8 +279,7 @@ fn failed(error: &GrpcError) -> CallEnd {
 
 fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
     let ty = match method.kind() {
-        Kind::Unary => MethodType::Unary,
-        Kind::ServerStream => MethodType::ServerStreaming,
+        Kind::Unary | Kind::ServerStream => MethodType::ServerStreaming,
         Kind::Duplex => MethodType::Duplex,
     };
     let bytes = || Marshaller { ser: write_bytes, de: read_bytes };

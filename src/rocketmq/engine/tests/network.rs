@@ -276,7 +276,7 @@ impl World {
         }
     }
 
-    pub(super) fn to_stream(&mut self, stream: StreamId, body: &[u8]) {
+    pub(super) fn written_to_stream(&mut self, stream: StreamId, body: &[u8]) {
         let Some(state) = self.streams.get(&stream).filter(|state| !state.over) else { return };
         let link = &self.links[&state.entry];
         if link.wire != Wire::Ready {

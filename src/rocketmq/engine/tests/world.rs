@@ -250,7 +250,7 @@ impl World {
             Event::CallTimeout(call) => {
                 self.end_call(call, CallEnd::Failed { code: 4, message: "late".into() });
             }
-            Event::ToStream(stream, body) => self.to_stream(stream, &body),
+            Event::ToStream(stream, body) => self.written_to_stream(stream, &body),
             Event::Dialled(entry, generation) => self.dialled(entry, generation),
             Event::Fault(index) if self.rng.chance(2, 3) => self.lurking.push(index),
             Event::Fault(index) | Event::Strike(index) => self.fault(index),
