@@ -32,7 +32,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn simulation() {
-    let seeds = number("THREADMQ_SEEDS", 100);
+    let seeds = number("THREADMQ_SEEDS", 2_000);
     let first = number("THREADMQ_FIRST_SEED", 1);
     let started = Instant::now();
     let mut failures: Vec<Failure> = Vec::new();
