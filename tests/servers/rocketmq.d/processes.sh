@@ -77,6 +77,7 @@ write_configuration() {
     cat "$conf/broker.conf"
     printf '%s\n' "listenPort=$broker" "namesrvAddr=127.0.0.1:$namesrv" "storePathRootDir=$dir/store"
     if [ -n "$user" ]; then
+      echo authenticationMetadataProvider=org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider
       echo "initAuthenticationUser={$(fields username "${user%%:*}" password "${user#*:}")}"
     fi
     printf '%s\n' "${broker_sets[@]+"${broker_sets[@]}"}"
@@ -113,7 +114,7 @@ run() {
   options=(
     "-Xmx${heap}m" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MaxDirectMemorySize=256m -XX:+ExitOnOutOfMemoryError
     "-Drocketmq.home.dir=$dir" "-Duser.home=$dir" "-Djava.io.tmpdir=$dir/tmp"
-    "-Drmq.logback.configurationFile=$conf/logback.xml" "-Dtls.server.mode=$mode"
+    "-Drmq.logback.configurationFile=$conf/logback.xml" "-Dtls.server.mode=$mode" -Dtls.enable=false
     "${java[@]+"${java[@]}"}"
   )
   launch "$(pidfile "$role")" "$dir/$role.log" "${options[@]}" -cp "$classpath" "$@"
