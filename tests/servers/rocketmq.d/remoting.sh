@@ -32,8 +32,12 @@ call() (
   # shellcheck disable=SC2059 # The escapes are meant.
   printf "$(four_bytes $((4 + ${#header} + ${#body})))$(four_bytes ${#header})" >&3
   printf '%s%s' "$header" "$body" >&3
-  # The lengths in front of the answer hold NUL bytes, which read leaves out.
-  IFS= read -r -t 10 -d '}' answer <&3 || answer='{no answer'
+  # The header is the first object in the answer. Before it are the lengths, any bytes; read leaves out NUL.
+  answer=''
+  until [[ $answer == *'{"'* ]]; do
+    IFS= read -r -t 10 -d '}' part <&3 || { echo "no answer from port $1" >&2 && exit 1; }
+    answer+=$part
+  done
   case $answer in
     *'"code":0' | *'"code":0,'*) ;;
     *)
