@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::engine::event::{Action, Command, Outgoing, RpcEvent, SessionId};
+use super::engine::event::{Action, CallId, Command, Outgoing, RpcEvent, SessionId, Settled};
 use super::engine::{Engine, EngineOptions};
 use super::identity::Identity;
 use super::lane::{Lane, Look};
@@ -32,6 +32,8 @@ pub(super) enum Control {
     /// A command of a new session, with what is sent along with its calls, and its producer's results.
     Open(SessionId, Box<Identity>, Option<Arc<Lane>>, Command),
     Rpc(RpcEvent),
+    /// A call is to be looked at.
+    Over(CallId, bool),
 }
 
 /// How other threads reach the driver.
@@ -63,6 +65,10 @@ impl RpcSink for Post {
     fn post(&self, event: RpcEvent) {
         self.control(Control::Rpc(event));
     }
+
+    fn over(&self, call: CallId, ready: bool) {
+        self.control(Control::Over(call, ready));
+    }
 }
 
 /// Answers what nobody will carry out any more, because the driver is at its end.
@@ -83,7 +89,7 @@ fn refuse(control: Control) {
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },
-        Control::Rpc(_) => {}
+        Control::Rpc(_) | Control::Over(..) => {}
     }
 }
 
@@ -98,6 +104,8 @@ pub(super) struct Driver {
     callbacks: CallbackLane,
     stats: Arc<StatsCell>,
     admitted: Vec<Admitted<Outgoing>>,
+    /// Results that are fixed and not told.
+    settled: Vec<Settled>,
     /// Sessions that go when the present actions are carried out.
     closed: Vec<SessionId>,
     longest_turn: Duration,
@@ -122,6 +130,7 @@ impl Driver {
             callbacks: threads.callbacks().lane(),
             stats,
             admitted: Vec::new(),
+            settled: Vec::new(),
             closed: Vec::new(),
             longest_turn: Duration::ZERO,
             finished: false,
@@ -204,6 +213,13 @@ impl Driver {
                 }
                 self.engine.handle_rpc(now, event);
             }
+            Control::Over(call, ready) => {
+                if let Some(event) = self.rpc.look(call, ready) {
+                    self.engine.handle_rpc(now, event);
+                }
+                // What ended together is told together.
+                return;
+            }
         }
         self.act();
     }
@@ -242,11 +258,7 @@ impl Driver {
                 }
                 Action::WriteStream { stream, body } => self.rpc.write(stream, body),
                 Action::CancelStream { stream } => self.rpc.cancel_stream(stream),
-                Action::Settle(settled) => {
-                    if let Some(lane) = self.lanes.get(&settled.session) {
-                        lane.settle(settled);
-                    }
-                }
+                Action::Settle(settled) => self.settled.push(settled),
                 Action::Received { reply, result } => match reply {
                     Reply::Completion(reply) => reply.settle(result),
                     Reply::Callback(callback) => {
@@ -257,7 +269,11 @@ impl Driver {
                 Action::Opened(reply, result) => reply.settle(result),
                 Action::Acked(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
-                Action::Done(reply, result) => reply.settle(result),
+                Action::Done(reply, result) => {
+                    // A close ends after the results that it waited for.
+                    self.tell();
+                    reply.settle(result);
+                }
                 Action::BodyLimit { session, max_body_size } => {
                     if let Some(lane) = self.lanes.get(&session) {
                         lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
@@ -268,9 +284,22 @@ impl Driver {
                 Action::Finished => self.finished = true,
             }
         }
+        self.tell();
         for session in self.closed.drain(..) {
             self.lanes.remove(&session);
             self.identities.remove(&session);
+        }
+    }
+
+    /// Answers the results that are fixed, those of neighbours of one producer together.
+    fn tell(&mut self) {
+        let mut settled = self.settled.drain(..).peekable();
+        while let Some(session) = settled.peek().map(|settled| settled.session) {
+            let neighbours = std::iter::from_fn(|| settled.next_if(|settled| settled.session == session));
+            match self.lanes.get(&session) {
+                Some(lane) => lane.settle(neighbours),
+                None => neighbours.for_each(drop),
+            }
         }
     }
 

@@ -48,6 +48,7 @@ mod producer;
 mod rpc;
 mod simple_consumer;
 mod stats;
+mod unary;
 pub(crate) mod wire;
 
 pub use client::{Client, ClientBuilder};

@@ -1,7 +1,7 @@
 //! gRPC channels and calls. Owns the `tmq-grpc` threads, of which there is one set in the process.
 //!
-//! Nothing here blocks. A call's end is seen by a future that runs on a gRPC thread: it reads the state of the
-//! channel, and posts both. Requests and responses are bytes; who sends them knows what they are.
+//! Nothing here blocks. A call's end is seen on a gRPC thread, which reads the state of the channel and posts both
+//! (frequent calls: it posts that there is something to look at). Requests and responses are bytes; who sends them knows what they are.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -19,6 +19,7 @@ use grpcio::{
 };
 
 use super::engine::event::{CallEnd, CallId, EntryId, RpcEvent, StreamId};
+use super::unary::UnaryCalls;
 use super::wire::endpoints::Endpoints;
 use super::wire::method::{Kind, Method};
 
@@ -31,17 +32,24 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(3);
 const CONNECT_TIMEOUT_MS: i32 = 3_000;
 
 /// Whoever hears of what happened. Called on gRPC threads, so it must not block.
-pub(super) trait RpcSink: Clone + Send + 'static {
+pub(super) trait RpcSink: Clone + Send + Sync + 'static {
     fn post(&self, event: RpcEvent);
+
+    /// A call is to be [looked at](Rpc::look): its end has come. `ready` is the state of its channel.
+    fn over(&self, call: CallId, ready: bool);
 }
 
 /// The channels of one client.
 pub(super) struct Rpc<S> {
     channels: HashMap<EntryId, Client>,
     calls: HashMap<CallId, AbortHandle>,
+    frequent: UnaryCalls<S>,
     streams: HashMap<StreamId, Stream>,
     sink: S,
 }
+
+/// Requests and responses as bytes.
+pub(super) type GrpcBytesMethod = GrpcMethod<Bytes, Bytes>;
 
 struct Stream {
     writer: UnboundedSender<Bytes>,
@@ -58,7 +66,8 @@ fn environment() -> Arc<Environment> {
 
 impl<S: RpcSink> Rpc<S> {
     pub(super) fn new(sink: S) -> Self {
-        Self { channels: HashMap::new(), calls: HashMap::new(), streams: HashMap::new(), sink }
+        let frequent = UnaryCalls::new(sink.clone());
+        Self { channels: HashMap::new(), calls: HashMap::new(), frequent, streams: HashMap::new(), sink }
     }
 
     /// Makes a channel; it connects by itself, first to the address at the place `first`.
@@ -113,6 +122,10 @@ impl<S: RpcSink> Rpc<S> {
                 return;
             }
         };
+        if matches!(method, Method::SendMessage | Method::AckMessage) {
+            self.frequent.start(call, &client, &grpc_method(method), &body, options);
+            return;
+        }
         let (abort, registration) = AbortHandle::new_pair();
         let sink = self.sink.clone();
         let channel = client.channel().clone();
@@ -166,9 +179,15 @@ impl<S: RpcSink> Rpc<S> {
 
     /// The end of the call is still posted, once.
     pub(super) fn cancel(&mut self, call: CallId) {
-        if let Some(abort) = self.calls.remove(&call) {
-            abort.abort();
+        match self.calls.remove(&call) {
+            Some(abort) => abort.abort(),
+            None => self.frequent.cancel(call),
         }
+    }
+
+    /// What became of a call whose end was announced by [`RpcSink::over`]; nothing if it was cancelled since.
+    pub(super) fn look(&mut self, call: CallId, ready: bool) -> Option<RpcEvent> {
+        self.frequent.look(call, ready)
     }
 
     /// The call's end has arrived.
@@ -254,7 +273,7 @@ impl<S> Drop for Rpc<S> {
 }
 
 /// A half-open link reads READY, a refused one does not.
-fn is_ready(channel: &Channel) -> bool {
+pub(super) fn is_ready(channel: &Channel) -> bool {
     channel.check_connectivity_state(false) == ConnectivityState::GRPC_CHANNEL_READY
 }
 
@@ -266,7 +285,7 @@ fn metadata(headers: &[(&'static str, String)]) -> Result<Metadata, GrpcError> {
     Ok(builder.build())
 }
 
-fn failed(error: &GrpcError) -> CallEnd {
+pub(super) fn failed(error: &GrpcError) -> CallEnd {
     /// `UNKNOWN`: what gRPC says without a status.
     const UNKNOWN: i32 = 2;
     match error {
@@ -277,7 +296,8 @@ fn failed(error: &GrpcError) -> CallEnd {
     }
 }
 
-fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
+fn grpc_method(method: Method) -> GrpcBytesMethod {
+    // What goes to a server does not depend on it.
     let ty = match method.kind() {
         Kind::Unary | Kind::ServerStream => MethodType::ServerStreaming,
         Kind::Duplex => MethodType::Duplex,
