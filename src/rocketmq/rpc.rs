@@ -190,6 +190,11 @@ impl<S: RpcSink> Rpc<S> {
         self.frequent.look(call, ready)
     }
 
+    /// Whoever waited for the ends has been told.
+    pub(super) fn clear(&mut self) {
+        self.frequent.clear();
+    }
+
     /// The call's end has arrived.
     pub(super) fn ended(&mut self, call: CallId) {
         self.calls.remove(&call);
