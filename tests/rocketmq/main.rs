@@ -5,5 +5,6 @@
 
 mod receiving;
 mod recovery;
+mod security;
 mod sending;
 mod target;
