@@ -264,3 +264,63 @@ impl ServerCertVerifier for AnyCertificate {
         self.0.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn fetch(listeners: &[&TcpListener], limit: Duration) -> (Result<Shown, Fault>, Duration) {
+        let addresses: Vec<Address> = listeners
+            .iter()
+            .map(|listener| Address { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() })
+            .collect();
+        let started = Instant::now();
+        (Probe::new(None, None).unwrap().fetch(&addresses, 0, limit), started.elapsed())
+    }
+
+    #[test]
+    fn servers_that_say_nothing_are_given_up_in_time() {
+        let [one, two] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let (found, took) = fetch(&[&one, &two], Duration::from_millis(400));
+        assert_eq!(found, Err(Fault::NoConnection));
+        assert!(took >= Duration::from_millis(390) && took < Duration::from_secs(20), "{took:?}");
+        // Both had their share.
+        for listener in [one, two] {
+            listener.set_nonblocking(true).unwrap();
+            listener.accept().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_no_tls_is_said_so_and_one_that_trickles_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.try_clone().unwrap();
+        let talk = std::thread::spawn(move || {
+            let (mut link, _) = server.accept().unwrap();
+            link.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+            // The head of a record of TLS that never gets whole.
+            let (mut link, _) = server.accept().unwrap();
+            link.write_all(&[0x16, 3, 3, 0x10, 0]).unwrap();
+            while link.write_all(&[2]).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let (found, _) = fetch(&[&listener], Duration::from_secs(60));
+        let peer = listener.local_addr().unwrap().to_string();
+        assert_eq!(found, Err(Fault::PeerSpeaksPlaintext { peer }));
+        let (found, took) = fetch(&[&listener], Duration::from_millis(300));
+        assert_eq!(found, Err(Fault::NoConnection));
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        talk.join().unwrap();
+    }
+
+    #[test]
+    fn a_name_without_an_address_is_no_connection() {
+        let probe = Probe::new(None, None).unwrap();
+        let address = Address { host: "nowhere.invalid".into(), port: 1 };
+        assert_eq!(probe.fetch(&[address], 3, Duration::from_secs(1)), Err(Fault::NoConnection));
+        assert_eq!(probe.fetch(&[], 3, Duration::from_secs(1)), Err(Fault::NoConnection));
+    }
+}
