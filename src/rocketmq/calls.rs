@@ -306,3 +306,106 @@ fn is_refused(end: &CallEnd) -> bool {
 pub(super) fn until(now: Instant, timeout: Duration) -> Instant {
     crate::policy::limits::deadline(now, timeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::super::channel::Security;
+    use super::super::credentials::{Credentials, Source};
+    use super::super::probe::Probe;
+    use super::super::wire::endpoints::AccessPoint;
+    use super::*;
+    use crate::policy::recovery::{HeartbeatTiming, TransportRecovery};
+
+    #[derive(Clone)]
+    struct Told(Sender<RpcEvent>);
+
+    impl RpcSink for Told {
+        fn post(&self, event: RpcEvent) {
+            let _ = self.0.send(event);
+        }
+
+        fn probed(&self, _: EntryId, _: Probed) {}
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Always the same.
+    fn entry(now: Instant) -> EntryId {
+        TransportRecovery::new(HeartbeatTiming::default()).added(0, now)
+    }
+
+    /// A provider that never answers: tests answer for it. Nobody listens where it connects to.
+    fn calls(now: Instant) -> (Calls<Told>, Receiver<RpcEvent>) {
+        let (tell, told) = channel();
+        let security = Security::Plaintext(Arc::new(Probe::new(None, None).unwrap()));
+        let options = ChannelOptions { security, environment_proxy: false };
+        let source = Source::Provider(Arc::new(|| Ok(Credentials::new("a", "b"))));
+        let signing = Signing::new(source, |_| {}).unwrap();
+        let mut calls = Calls::new(options, signing, Told(tell));
+        calls.connect(now, entry(now), AccessPoint::parse("127.0.0.1:1").unwrap().endpoints, 0);
+        calls.add(SessionId(1), Identity::new("c", "").unwrap());
+        (calls, told)
+    }
+
+    fn request(due: Instant) -> Request {
+        let entry = entry(Instant::now());
+        Request { session: SessionId(1), entry, method: Method::SendMessage, body: Bytes::new(), due }
+    }
+
+    fn not_started(event: RpcEvent) -> (CallId, Fault) {
+        match event {
+            RpcEvent::Ended { call, end: CallEnd::NotStarted(fault), .. } => (call, fault),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn calls_wait_for_credentials_as_long_as_they_may() {
+        let now = Instant::now();
+        let (mut calls, told) = calls(now);
+        calls.call(now, CallId(1), request(now + SECOND * 2));
+        calls.call(now, CallId(2), request(now + SECOND));
+        calls.call(now, CallId(3), request(now + SECOND));
+        calls.cancel(CallId(3));
+        assert!(told.try_recv().is_err());
+        assert_eq!(calls.poll_timeout(), Some(now + SECOND));
+        calls.due(now + SECOND);
+        assert_eq!(not_started(told.try_recv().unwrap()), (CallId(2), Signing::unanswered()));
+        assert!(told.try_recv().is_err());
+        // The provider fails: who waits is told why, and so is who comes in the next 3 s.
+        calls.supplied(now + SECOND, Err("locked".to_owned()));
+        calls.call(now + SECOND, CallId(4), request(now + SECOND * 2));
+        let fault = Fault::Credentials { reason: "locked".to_owned() };
+        for call in [1, 4] {
+            assert_eq!(not_started(told.try_recv().unwrap()), (CallId(call), fault.clone()));
+        }
+        assert_eq!(calls.poll_timeout(), None);
+    }
+
+    #[test]
+    fn a_refused_call_waits_for_new_credentials_and_keeps_its_answer() {
+        let now = Instant::now();
+        let (mut calls, told) = calls(now);
+        calls.call(now, CallId(1), request(now + SECOND * 600));
+        calls.call(now, CallId(2), request(now + SECOND * 900));
+        calls.supplied(now, Ok(Credentials::new("a", "b")));
+        assert_eq!(calls.sent.len(), 2, "both are under way");
+        // Status 40100.
+        let refusal = |call| RpcEvent::Ended {
+            call: CallId(call),
+            ready: true,
+            end: CallEnd::Response(Bytes::from_static(&[0x0a, 4, 8, 0xa4, 0xb9, 2])),
+        };
+        let soon = now + SECOND;
+        assert_eq!(calls.arrived(soon, refusal(1)), Some(refusal(1)), "it was asked just now");
+        let later = now + SECOND * 500;
+        assert_eq!(calls.arrived(later, refusal(2)), None, "the provider is asked");
+        calls.supplied(later, Ok(Credentials::new("a", "b")));
+        let posted: Vec<_> = told.try_iter().filter(|event| *event == refusal(2)).collect();
+        assert_eq!(posted.len(), 1, "the same again: nothing would change");
+        assert!(calls.held.is_empty() && calls.due.is_empty());
+    }
+}

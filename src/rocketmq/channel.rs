@@ -58,21 +58,26 @@ impl Security {
         }
     }
 
-    /// Whether the server has to be looked at before a channel is made.
-    fn looks_first(&self, endpoints: &Endpoints) -> bool {
-        match self {
-            Self::Plaintext(_) => false,
-            Self::Tls(tls) => match &tls.verify {
-                Verify::Nothing => true,
-                Verify::Roots { server_name, .. } => server_name.is_none() && endpoints.addresses().len() > 1,
-            },
-        }
-    }
-
     fn server_name(&self) -> Option<&str> {
         match self {
             Self::Tls(Tls { verify: Verify::Roots { server_name, .. }, .. }) => server_name.as_deref(),
             _ => None,
+        }
+    }
+}
+
+impl ChannelOptions {
+    /// Whether the server has to be looked at before a channel is made.
+    fn looks_first(&self, endpoints: &Endpoints) -> bool {
+        match &self.security {
+            Security::Plaintext(_) => false,
+            Security::Tls(tls) => match &tls.verify {
+                Verify::Nothing => true,
+                // Through a proxy one address is tried anyway.
+                Verify::Roots { server_name, .. } => {
+                    server_name.is_none() && !self.environment_proxy && endpoints.addresses().len() > 1
+                }
+            },
         }
     }
 }
@@ -116,6 +121,8 @@ struct Line {
     reason: String,
     fault: Fault,
     diagnosed: Option<Instant>,
+    /// A call was answered.
+    worked: bool,
 }
 
 enum State {
@@ -151,6 +158,7 @@ impl<S: RpcSink> Channels<S> {
             reason: String::new(),
             fault: Fault::NoConnection,
             diagnosed: None,
+            worked: false,
         };
         let target = if self.options.environment_proxy {
             // Such a proxy is told one address to connect to.
@@ -158,7 +166,7 @@ impl<S: RpcSink> Channels<S> {
         } else {
             line.endpoints.target(first)
         };
-        let looks_first = self.options.security.looks_first(&line.endpoints);
+        let looks_first = self.options.looks_first(&line.endpoints);
         self.lines.insert(entry, line);
         if looks_first {
             return self.look(now, entry);
@@ -229,7 +237,7 @@ impl<S: RpcSink> Channels<S> {
     fn shut(&mut self, now: Instant, entry: EntryId) -> Gate {
         let Some(line) = self.lines.get_mut(&entry) else { return Gate::Shut(Fault::NoConnection) };
         let fault = line.fault.clone();
-        if !self.options.security.looks_first(&line.endpoints) {
+        if !self.options.looks_first(&line.endpoints) {
             self.diagnose(now, entry);
         } else if now >= line.not_before {
             line.first = line.first.wrapping_add(1);
@@ -243,7 +251,7 @@ impl<S: RpcSink> Channels<S> {
     pub(super) fn failed(&mut self, now: Instant, entry: EntryId, reason: &str) {
         let Some(line) = self.lines.get_mut(&entry) else { return };
         reason.clone_into(&mut line.reason);
-        if !self.options.security.looks_first(&line.endpoints) {
+        if !self.options.looks_first(&line.endpoints) {
             self.diagnose(now, entry);
         }
     }
@@ -254,6 +262,7 @@ impl<S: RpcSink> Channels<S> {
             line.backoff.reset();
             line.fruitless = 0;
             line.fault = Fault::NoConnection;
+            line.worked = true;
         }
     }
 
@@ -274,12 +283,13 @@ impl<S: RpcSink> Channels<S> {
 
     fn diagnose(&mut self, now: Instant, entry: EntryId) {
         let Some(line) = self.lines.get_mut(&entry) else { return };
-        if line.diagnosed.is_some_and(|at| now < at + DIAGNOSIS_PAUSE) {
+        let security = &self.options.security;
+        let (probe, tls) = (security.probe(), matches!(security, Security::Tls(_)));
+        // What spoke plaintext does not take to TLS; certificates change.
+        if line.diagnosed.is_some_and(|at| now < at + DIAGNOSIS_PAUSE) || (line.worked && !tls) {
             return;
         }
         line.diagnosed = Some(now);
-        let security = &self.options.security;
-        let (probe, tls) = (security.probe(), matches!(security, Security::Tls(_)));
         let server_name = security.server_name().map(str::to_owned);
         let (addresses, reason, sink) = (line.endpoints.addresses().to_vec(), line.reason.clone(), self.sink.clone());
         let started = self.blocking.run(move || {

@@ -120,8 +120,9 @@ impl Client {
 
     /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer shortly
     /// before the limit is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
-    /// callback runs any more and that the client's own threads are gone; those of gRPC stay for the process. Every
-    /// call from now on fails with [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
+    /// callback runs any more and that the client's own threads are gone; those of gRPC stay for the process, and a
+    /// [`CredentialsProvider`] that blocks is not waited for. Every call from now on fails with
+    /// [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
     ///
     /// # Errors
     ///
@@ -279,7 +280,8 @@ impl ClientBuilder {
     }
 
     /// Whether connections go through the HTTP proxy that `grpc_proxy`, `https_proxy` or `http_proxy` name in the
-    /// environment, except to hosts in `no_grpc_proxy` or `no_proxy`: false by default.
+    /// environment, except to hosts in `no_grpc_proxy` or `no_proxy`: false by default. Not together with
+    /// [`danger_accept_invalid_certificates`](TlsOptions::danger_accept_invalid_certificates).
     pub fn http_proxy_from_environment(mut self, follow: bool) -> Self {
         self.environment_proxy = follow;
         self
@@ -311,6 +313,14 @@ impl ClientBuilder {
         let mut violations = Violations::new();
         let access = violations.take(AccessPoint::parse(&self.endpoints));
         let security = self.security(access.as_ref().and_then(|access| access.tls), &mut violations);
+        let unverified = |security: &Security| matches!(security, Security::Tls(tls) if !tls.verifies());
+        if self.environment_proxy && security.as_ref().is_some_and(unverified) {
+            violations.add(
+                "http_proxy_from_environment: not with danger_accept_invalid_certificates, which looks at the server \
+                 itself"
+                    .to_owned(),
+            );
+        }
         let hour = Duration::from_secs(3600);
         violations.range("request_timeout", self.request_timeout, Duration::from_millis(10), hour);
         if self.memory_limit.is_some_and(|limit| limit < 64 * 1024) {

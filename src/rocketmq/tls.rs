@@ -174,6 +174,10 @@ pub(super) enum Verify {
 }
 
 impl Tls {
+    pub(super) fn verifies(&self) -> bool {
+        matches!(self.verify, Verify::Roots { .. })
+    }
+
     /// What a channel is made with that trusts these roots.
     pub(super) fn credentials(&self, roots: &[u8]) -> ChannelCredentials {
         let builder = ChannelCredentialsBuilder::new().root_cert(roots.to_vec());

@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use threadmq::rocketmq::{Client, ClientBuilder, Credentials, FilterExpression, Message, MessageType, TlsOptions};
 use threadmq::testkit::Network;
 use threadmq::testkit::rocketmq::{Effect, Proxy, Rpc};
@@ -171,6 +173,8 @@ fn all_that_is_wrong_with_tls_options_is_told_at_build() {
         shown.contains("root_certificates are not asked") && shown.contains("server_name is not compared"),
         "{shown}"
     );
+    let proxied = Client::builder("a:1").tls(any_certificate()).http_proxy_from_environment(true).build();
+    assert!(proxied.unwrap_err().to_string().contains("http_proxy_from_environment"));
     assert!(!format!("{:?}", TlsOptions::new().client_certificate("c", "hunter2")).contains("hunter2"));
 }
 
@@ -482,4 +486,65 @@ fn certificates_of_one_name_serve_several_addresses() {
     let endpoints = format!("https://127.0.0.1:1;{}", proxy.endpoints());
     let tls = TlsOptions::new().root_certificates(authority).server_name("proxy.example");
     attempt(Client::builder(endpoints).tls(tls)).unwrap();
+}
+
+#[test]
+fn a_server_that_takes_connections_and_says_nothing_is_given_up_soon() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = Client::builder(silent.local_addr().unwrap().to_string());
+    let client = client.request_timeout(Duration::from_secs(20)).build().unwrap();
+    let started = Instant::now();
+    let error = client.producer().topic("t").start().unwrap_err();
+    // An attempt to connect has 3 s; gRPC's own limit is 20 s, as long as a call may take here.
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}: {error}", started.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Transport, "{error}");
+    client.close().unwrap();
+}
+
+#[test]
+fn a_client_certificate_is_shown_to_servers_that_ask() {
+    let (client_authority, identity) = issued("a.client");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = channel();
+    let config = asks_for_certificates(&client_authority, &self_signed());
+    let server = std::thread::spawn(move || {
+        while let Ok((mut link, _)) = listener.accept() {
+            let mut tls = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let shaken = tls.complete_io(&mut link);
+            let shown = tls.peer_certificates().and_then(|chain| chain.first()).map(|der| der.to_vec());
+            if tell.send((shaken.is_ok(), shown)).is_err() {
+                return;
+            }
+        }
+    });
+    let tls = TlsOptions::new().root_certificates(Proxy::SELF_SIGNED.0);
+    let tls = tls.client_certificate(identity.0.as_str(), identity.1.as_str());
+    let client = Client::builder(address.to_string()).tls(tls).request_timeout(Duration::from_millis(200)).build();
+    let client = client.unwrap();
+    // It never comes to a call.
+    client.producer().topic("t").start().unwrap_err();
+    let expected = CertificateDer::from_pem_slice(identity.0.as_bytes()).unwrap().to_vec();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap(), (true, Some(expected)));
+    client.close().unwrap();
+    drop(told);
+    drop(std::net::TcpStream::connect(address).unwrap());
+    server.join().unwrap();
+}
+
+fn asks_for_certificates(authority: &str, (certificate, key): &Pem) -> Arc<rustls::ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap()).unwrap();
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+    let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier.unwrap())
+        .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap())
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
 }

@@ -197,7 +197,8 @@ fn readable(text: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use rcgen::{CertificateParams, DnType, Ia5String, KeyPair, SanType};
+    use rcgen::string::Ia5String;
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 
     use super::*;
 
