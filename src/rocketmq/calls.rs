@@ -182,6 +182,12 @@ impl<S: RpcSink> Calls<S> {
         self.rpc.cancel_stream(stream);
     }
 
+    /// What became of a call whose end was announced, if the engine is to know.
+    pub(super) fn look(&mut self, now: Instant, call: CallId, ready: bool) -> Option<RpcEvent> {
+        let event = self.rpc.look(call, ready)?;
+        self.arrived(now, event)
+    }
+
     /// Looks at what happened before the engine does. `None` if it is not to know, or not yet.
     pub(super) fn arrived(&mut self, now: Instant, event: RpcEvent) -> Option<RpcEvent> {
         match event {
@@ -326,6 +332,8 @@ mod tests {
         fn post(&self, event: RpcEvent) {
             let _ = self.0.send(event);
         }
+
+        fn over(&self, _: CallId, _: bool) {}
 
         fn probed(&self, _: EntryId, _: Probed) {}
     }

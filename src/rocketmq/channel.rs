@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -273,7 +274,9 @@ impl<S: RpcSink> Channels<S> {
         let (probe, sink) = (self.options.security.probe(), self.sink.clone());
         let (addresses, first) = (line.endpoints.addresses().to_vec(), line.first);
         let started = self.blocking.run(move || {
-            sink.probed(entry, Probed::Shown(probe.fetch(&addresses, first, CONNECT_TIMEOUT)));
+            // Whatever happens, the channel does not wait for ever.
+            let shown = catch_unwind(AssertUnwindSafe(|| probe.fetch(&addresses, first, CONNECT_TIMEOUT)));
+            sink.probed(entry, Probed::Shown(shown.unwrap_or(Err(Fault::NoConnection))));
         });
         if let Err(error) = started {
             log::error!("no thread to look at a server on: {error}");

@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, bounded};
 use super::calls::{Calls, Request, until};
 use super::channel::{ChannelOptions, Probed};
 use super::credentials::{Signing, Source, Supplied};
-use super::engine::event::{Action, Command, EntryId, Outgoing, RpcEvent, SessionId};
+use super::engine::event::{Action, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, Settled};
 use super::engine::{Engine, EngineOptions};
 use super::identity::Identity;
 use super::lane::{Lane, Look};
@@ -37,6 +37,8 @@ pub(super) enum Control {
     Supplied(Supplied),
     /// What a look at an entry's server brought.
     Probed(EntryId, Probed),
+    /// A call is to be looked at.
+    Over(CallId, bool),
 }
 
 /// How other threads reach the driver.
@@ -72,6 +74,10 @@ impl RpcSink for Post {
     fn probed(&self, entry: EntryId, probed: Probed) {
         self.control(Control::Probed(entry, probed));
     }
+
+    fn over(&self, call: CallId, ready: bool) {
+        self.control(Control::Over(call, ready));
+    }
 }
 
 /// Answers what nobody will carry out any more, because the driver is at its end.
@@ -92,7 +98,7 @@ fn refuse(control: Control) {
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },
-        Control::Rpc(_) | Control::Supplied(_) | Control::Probed(..) => {}
+        Control::Rpc(_) | Control::Over(..) | Control::Supplied(_) | Control::Probed(..) => {}
     }
 }
 
@@ -106,6 +112,8 @@ pub(super) struct Driver {
     callbacks: CallbackLane,
     stats: Arc<StatsCell>,
     admitted: Vec<Admitted<Outgoing>>,
+    /// Results that are fixed and not told.
+    settled: Vec<Settled>,
     /// Sessions that go when the present actions are carried out.
     closed: Vec<SessionId>,
     longest_turn: Duration,
@@ -140,6 +148,7 @@ impl Driver {
             callbacks: threads.callbacks().lane(),
             stats,
             admitted: Vec::new(),
+            settled: Vec::new(),
             closed: Vec::new(),
             longest_turn: Duration::ZERO,
             finished: false,
@@ -223,6 +232,13 @@ impl Driver {
             }
             Control::Supplied(answer) => self.calls.supplied(now, answer),
             Control::Probed(entry, probed) => self.calls.probed(now, entry, probed),
+            Control::Over(call, ready) => {
+                if let Some(event) = self.calls.look(now, call, ready) {
+                    self.engine.handle_rpc(now, event);
+                }
+                // What ended together is told together.
+                return;
+            }
         }
         self.act();
     }
@@ -260,11 +276,7 @@ impl Driver {
                 }
                 Action::WriteStream { stream, body } => self.calls.write(stream, body),
                 Action::CancelStream { stream } => self.calls.cancel_stream(stream),
-                Action::Settle(settled) => {
-                    if let Some(lane) = self.lanes.get(&settled.session) {
-                        lane.settle(settled);
-                    }
-                }
+                Action::Settle(settled) => self.settled.push(settled),
                 Action::Received { reply, result } => match reply {
                     Reply::Completion(reply) => reply.settle(result),
                     Reply::Callback(callback) => {
@@ -275,7 +287,11 @@ impl Driver {
                 Action::Opened(reply, result) => reply.settle(result),
                 Action::Acked(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
-                Action::Done(reply, result) => reply.settle(result),
+                Action::Done(reply, result) => {
+                    // A close ends after the results that it waited for.
+                    self.tell();
+                    reply.settle(result);
+                }
                 Action::BodyLimit { session, max_body_size } => {
                     if let Some(lane) = self.lanes.get(&session) {
                         lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
@@ -286,9 +302,22 @@ impl Driver {
                 Action::Finished => self.finished = true,
             }
         }
+        self.tell();
         for session in self.closed.drain(..) {
             self.lanes.remove(&session);
             self.calls.remove(session);
+        }
+    }
+
+    /// Answers the results that are fixed, those of neighbours of one producer together.
+    fn tell(&mut self) {
+        let mut settled = self.settled.drain(..).peekable();
+        while let Some(session) = settled.peek().map(|settled| settled.session) {
+            let neighbours = std::iter::from_fn(|| settled.next_if(|settled| settled.session == session));
+            match self.lanes.get(&session) {
+                Some(lane) => lane.settle(neighbours),
+                None => neighbours.for_each(drop),
+            }
         }
     }
 

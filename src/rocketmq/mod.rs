@@ -53,6 +53,7 @@ mod rpc;
 mod simple_consumer;
 mod stats;
 mod tls;
+mod unary;
 pub(crate) mod wire;
 
 pub use client::{Client, ClientBuilder};

@@ -1,7 +1,7 @@
 //! Calls and streams of gRPC.
 //!
-//! Nothing here blocks. A call's end is seen by a future that runs on a gRPC thread: it reads the state of the
-//! channel, and posts both. Requests and responses are bytes; who sends them knows what they are.
+//! Nothing here blocks. A call's end is seen on a gRPC thread, which reads the state of the channel and posts both
+//! (frequent calls: it posts that there is something to look at). Requests and responses are bytes; who sends them knows what they are.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -18,23 +18,31 @@ use grpcio::{
 
 use super::channel::{ChannelOptions, Channels, Probed};
 use super::engine::event::{CallEnd, CallId, EntryId, RpcEvent, StreamId};
+use super::unary::UnaryCalls;
 use super::wire::method::{Kind, Method};
 
 /// Whoever hears of what happened. Called on gRPC threads, so it must not block.
-pub(super) trait RpcSink: Clone + Send + 'static {
+pub(super) trait RpcSink: Clone + Send + Sync + 'static {
     fn post(&self, event: RpcEvent);
 
     /// Called on threads that may block.
     fn probed(&self, entry: EntryId, probed: Probed);
+
+    /// A call is to be [looked at](Rpc::look): its end has come. `ready` is the state of its channel.
+    fn over(&self, call: CallId, ready: bool);
 }
 
 /// The calls of one client.
 pub(super) struct Rpc<S> {
     channels: Channels<S>,
     calls: HashMap<CallId, (EntryId, AbortHandle)>,
+    frequent: UnaryCalls<S>,
     streams: HashMap<StreamId, Stream>,
     sink: S,
 }
+
+/// Requests and responses as bytes.
+pub(super) type GrpcBytesMethod = GrpcMethod<Bytes, Bytes>;
 
 struct Stream {
     writer: UnboundedSender<Bytes>,
@@ -44,7 +52,8 @@ struct Stream {
 impl<S: RpcSink> Rpc<S> {
     pub(super) fn new(options: ChannelOptions, sink: S) -> Self {
         let channels = Channels::new(options, sink.clone());
-        Self { channels, calls: HashMap::new(), streams: HashMap::new(), sink }
+        let frequent = UnaryCalls::new(sink.clone());
+        Self { channels, calls: HashMap::new(), frequent, streams: HashMap::new(), sink }
     }
 
     pub(super) fn channels(&mut self) -> &mut Channels<S> {
@@ -68,6 +77,10 @@ impl<S: RpcSink> Rpc<S> {
                 return;
             }
         };
+        if matches!(method, Method::SendMessage | Method::AckMessage) {
+            self.frequent.start(call, &client, &grpc_method(method), body, options);
+            return;
+        }
         let (abort, registration) = AbortHandle::new_pair();
         let sink = self.sink.clone();
         let channel = client.channel().clone();
@@ -121,12 +134,19 @@ impl<S: RpcSink> Rpc<S> {
 
     /// The end of the call is still posted, once.
     pub(super) fn cancel(&mut self, call: CallId) {
-        if let Some((_, abort)) = self.calls.remove(&call) {
-            abort.abort();
+        match self.calls.remove(&call) {
+            Some((_, abort)) => abort.abort(),
+            None => self.frequent.cancel(call),
         }
     }
 
-    /// The call's end has arrived: it says something of its channel, too.
+    /// What became of a call whose end was announced by [`RpcSink::over`]; nothing if it was cancelled since.
+    pub(super) fn look(&mut self, call: CallId, ready: bool) -> Option<RpcEvent> {
+        self.frequent.look(call, ready)
+    }
+
+    /// The call's end has arrived: it says something of its channel, too. Frequent ones are left out: heartbeats say
+    /// the same.
     pub(super) fn ended(&mut self, now: Instant, call: CallId, ready: bool, end: &CallEnd) {
         let Some((entry, _)) = self.calls.remove(&call) else { return };
         match end {
@@ -213,7 +233,7 @@ impl<S> Drop for Rpc<S> {
 const UNAVAILABLE: i32 = 14;
 
 /// A half-open link reads READY, a refused one does not.
-fn is_ready(channel: &Channel) -> bool {
+pub(super) fn is_ready(channel: &Channel) -> bool {
     channel.check_connectivity_state(false) == ConnectivityState::GRPC_CHANNEL_READY
 }
 
@@ -225,7 +245,7 @@ fn metadata(headers: &[(&'static str, String)]) -> Result<Metadata, GrpcError> {
     Ok(builder.build())
 }
 
-fn failed(error: &GrpcError) -> CallEnd {
+pub(super) fn failed(error: &GrpcError) -> CallEnd {
     /// `UNKNOWN`: what gRPC says without a status.
     const UNKNOWN: i32 = 2;
     match error {
@@ -236,7 +256,8 @@ fn failed(error: &GrpcError) -> CallEnd {
     }
 }
 
-fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
+fn grpc_method(method: Method) -> GrpcBytesMethod {
+    // What goes to a server does not depend on it.
     let ty = match method.kind() {
         Kind::Unary | Kind::ServerStream => MethodType::ServerStreaming,
         Kind::Duplex => MethodType::Duplex,

@@ -156,6 +156,7 @@ impl Engine {
             CallEnd::Failed { code: UNAVAILABLE, .. } => HeartbeatOutcome::Unavailable { ready },
             _ => HeartbeatOutcome::Other,
         };
+        self.stats.heartbeats += u64::from(good);
         if good && self.isolated.remove(&call.address) {
             self.pump_all(now);
         }

@@ -58,6 +58,8 @@ pub(crate) struct EngineStats {
     pub longest_overdue: Duration,
     /// Transports that were replaced.
     pub recoveries: u64,
+    /// Heartbeats that were answered well.
+    pub heartbeats: u64,
 }
 
 /// What waits for a time.
