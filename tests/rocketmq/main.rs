@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod half_open;
+mod real_security;
 mod receiving;
 mod recovery;
+mod security;
 mod sending;
 mod target;

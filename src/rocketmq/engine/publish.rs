@@ -296,16 +296,16 @@ impl Engine {
         let what = format!("send to {}", send.message.topic);
         let answer = match end {
             // Neither counts: nothing was tried, or we broke it off.
-            CallEnd::NotStarted => {
+            CallEnd::NotStarted(fault) => {
                 send.attempts = send.attempts.saturating_sub(1);
                 let elsewhere = session.routes.get(&*send.message.topic).is_some_and(|route| {
                     send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address))
                 });
-                if elsewhere {
+                if elsewhere && fault.is_of_transport() {
                     publisher.ready.insert(place);
                 } else {
                     send.tried.clear();
-                    send.last = Some(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")));
+                    send.last = Some(fault.error(&what));
                     publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
                 }
                 self.pump(now, id);
