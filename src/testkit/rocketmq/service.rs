@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use futures_channel::{mpsc, oneshot};
-use futures_util::{FutureExt, StreamExt, TryFutureExt};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Sink, SinkExt, StreamExt};
 use grpcio::{
     GrpcSlice, Marshaller, MessageReader, Method as GrpcMethod, MethodType, RpcContext, RpcStatus, RpcStatusCode,
     Service, ServiceBuilder, WriteFlags,
 };
 
-use super::worker::{Answer, Job};
+use super::worker::{Answer, Frame, Job};
 use crate::rocketmq::wire::method::{Kind, Method};
 
 pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
@@ -38,8 +39,7 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
                         let _ = jobs.send(Job::Stream { endpoint, method, client, body, frames });
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).map(drop));
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
@@ -59,14 +59,39 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                             .for_each(std::future::ready)
                             .map(move |()| drop(told.send(Job::Ended { stream: id })));
                         context.spawn(read);
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).unwrap_or_else(|_| ()));
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
         }
     }
     builder.build()
+}
+
+/// Frames one after another, until they end or one says how the call does.
+fn pass_on<S>(
+    mut frames: mpsc::UnboundedReceiver<Frame>,
+    mut sink: S,
+    fail: fn(S, RpcStatus) -> BoxFuture<'static, ()>,
+) -> BoxFuture<'static, ()>
+where
+    S: Sink<(Bytes, WriteFlags)> + Unpin + Send + 'static,
+    S::Error: Send,
+{
+    let passing = async move {
+        while let Some(frame) = frames.next().await {
+            match frame {
+                Frame::Body(body) => {
+                    if sink.send((body, WriteFlags::default())).await.is_err() {
+                        return;
+                    }
+                }
+                Frame::Failed(code, text) => return fail(sink, status(code, text)).await,
+            }
+        }
+        let _ = sink.close().await;
+    };
+    passing.boxed()
 }
 
 fn client_id(context: &RpcContext<'_>) -> String {
