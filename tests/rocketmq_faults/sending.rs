@@ -53,7 +53,9 @@ fn n067_callback_twice() {
     let started = Instant::now();
     for _ in 0..100 {
         let called = Arc::clone(&called);
-        let refused = producer.send_with(Message::new("t", "x"), move |_| drop(called.fetch_add(1, Ordering::SeqCst)));
+        let refused = producer.send_with(Message::new("t", "x"), move |_| {
+            called.fetch_add(1, Ordering::SeqCst);
+        });
         let refused = refused.unwrap_err();
         assert_eq!((refused.kind(), refused.delivery()), (ErrorKind::Closed, Delivery::NotSent));
         assert!(refused.message().is_some(), "the message comes back");

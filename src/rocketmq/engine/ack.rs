@@ -101,8 +101,14 @@ impl Engine {
             *result = Some(match &outcome {
                 Ok(answer) => {
                     let own = answer.entries.iter().find(|entry| entry.receipt_handle == handle.receipt_handle);
-                    let status = own.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
-                    code::check(status, &format!("acknowledge {}", handle.message_id))
+                    let own = own.and_then(|entry| entry.status.as_ref());
+                    let what = format!("acknowledge {}", handle.message_id);
+                    let whole = answer.status.as_ref();
+                    if own.is_none() && whole.is_some_and(|status| code::is_mixed(status.code.value())) {
+                        Err(malformed(&what, "its result is missing among several"))
+                    } else {
+                        code::check(own.or(whole), &what)
+                    }
                 }
                 Err(error) => Err(error.clone()),
             });

@@ -183,7 +183,7 @@ impl Engine {
                     self.call_ended(now, ended, ready, end);
                 }
             }
-            RpcEvent::Frame { call, body } => self.poll_frame(call, body),
+            RpcEvent::Frame { call, body } => self.poll_frame(now, call, body),
             RpcEvent::StreamFrame { stream, body } => self.telemetry(now, stream, &body),
             RpcEvent::StreamEnded { stream, reason } => self.stream_ended(now, stream, &reason),
         }
@@ -304,6 +304,17 @@ fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::mark
     Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
         .with_source(source)
         .with_delivery(Delivery::Unknown)
+}
+
+/// The same error with `hint` after its text. Keeps the original as the source.
+fn with_hint(error: Error, hint: &str) -> Error {
+    let (delivery, attempts) = (error.delivery(), error.attempts());
+    let hinted = Error::new(error.kind(), format!("{error}; {hint}")).with_recovery(error.recovery());
+    let hinted = match error.code() {
+        Some(code) => hinted.with_code(code),
+        None => hinted,
+    };
+    hinted.with_source(error).with_delivery(delivery).with_attempts(attempts)
 }
 
 fn closed(what: &str) -> Error {

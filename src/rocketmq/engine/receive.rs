@@ -37,6 +37,8 @@ pub(super) struct Receiver {
 
 struct Poll {
     call: CallId,
+    /// As many as it asked for.
+    max: usize,
     messages: Vec<Arrived>,
     status: Option<pb::Status>,
     invisible: Duration,
@@ -274,12 +276,12 @@ impl Engine {
         let body = encode(&request);
         let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
-            let poll = Poll { call, messages: Vec::new(), status: None, invisible };
+            let poll = Poll { call, max, messages: Vec::new(), status: None, invisible };
             session.receiver.polls.insert(key, poll);
         }
     }
 
-    pub(super) fn poll_frame(&mut self, call: CallId, body: Bytes) {
+    pub(super) fn poll_frame(&mut self, now: Instant, call: CallId, body: Bytes) {
         let Some((id, key)) = self.calls.get(&call).and_then(|known| match &known.purpose {
             Purpose::Poll(key) => Some((known.session, key.clone())),
             _ => None,
@@ -293,6 +295,12 @@ impl Engine {
         use pb::receive_message_response::Content;
         match pb::ReceiveMessageResponse::parse_from_bytes(&body).map(|frame| frame.content) {
             Ok(Some(Content::Status(status))) => poll.status = Some(status),
+            Ok(Some(Content::Message(_))) if poll.messages.len() >= poll.max => {
+                // It might go on for ever. What is not taken comes again when its time is over.
+                log::warn!("the server gives more messages than were asked for: the receive is broken off");
+                self.forget(call);
+                self.poll_ended(now, id, &key, CallEnd::StreamOver);
+            }
             Ok(Some(Content::Message(message))) => {
                 if let Some(endpoints) = endpoints {
                     poll.messages.push(Arrived { message: Box::new(message), endpoints });
@@ -445,9 +453,12 @@ impl Engine {
     pub(super) fn operation_due(&mut self, now: Instant, number: u64) {
         match self.operations.get(&number) {
             Some(Operation::Receive { heard, failure, .. }) => {
+                // Silence is no empty queue.
+                let silence = || Error::new(ErrorKind::Timeout, "receive: no server answered in time");
                 let result = match failure {
-                    Some(error) if !heard => Err(error.clone()),
-                    _ => Ok(Vec::new()),
+                    _ if *heard => Ok(Vec::new()),
+                    Some(error) => Err(error.clone()),
+                    None => Err(silence()),
                 };
                 self.end_receive(number, result);
             }
