@@ -5,6 +5,7 @@
 
 mod hostile;
 mod receiving;
+mod receiving_more;
 mod recovery;
 mod sending;
 mod target;

@@ -177,6 +177,9 @@ impl Engine {
             let answer =
                 pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| malformed(what, error))?;
             code::check(answer.status.as_ref(), what)?;
+            if answer.receipt_handle.is_empty() {
+                return Err(malformed(what, "there is no receipt handle"));
+            }
             Ok(answer.receipt_handle)
         });
         self.timers.cancel(Timer::Operation(number));

@@ -361,10 +361,10 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
-        if let Some(call) = call {
-            self.forget(call);
-        }
         self.act(Action::Settle(settled));
+        if let Some(call) = call {
+            self.give_up(now, call);
+        }
         self.check_closed(now, id);
     }
 

@@ -8,7 +8,7 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, Arrived, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
-use super::{Engine, Purpose, Timer, closed, response};
+use super::{Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::rocketmq::message::resource;
@@ -37,6 +37,7 @@ pub(super) struct Receiver {
 
 struct Poll {
     call: CallId,
+    started: Instant,
     /// As many as it asked for.
     max: usize,
     messages: Vec<Arrived>,
@@ -276,7 +277,7 @@ impl Engine {
         let body = encode(&request);
         let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
-            let poll = Poll { call, max, messages: Vec::new(), status: None, invisible };
+            let poll = Poll { call, started: now, max, messages: Vec::new(), status: None, invisible };
             session.receiver.polls.insert(key, poll);
         }
     }
@@ -329,11 +330,11 @@ impl Engine {
             return;
         }
         let what = format!("receive from {}", key.topic);
-        let status = poll.status.filter(|status| !code::is_nothing_found(status.code.value()));
         let outcome = match end {
-            CallEnd::StreamOver => match &status {
+            CallEnd::StreamOver => match &poll.status {
+                Some(status) if code::is_nothing_found(status.code.value()) => Ok(()),
                 Some(status) => code::check(Some(status), &what),
-                None => Ok(()),
+                None => Err(malformed(&what, "it has no status")),
             },
             CallEnd::NotStarted | CallEnd::Cancelled => {
                 Err(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")))
@@ -362,7 +363,14 @@ impl Engine {
             match &outcome {
                 Ok(()) => {
                     *heard = true;
-                    answered.insert(key.clone());
+                    // One that came back too soon is not repeated at once: it might do so for ever.
+                    let at = poll.started + FAILED_PAUSE;
+                    if at <= now || at >= *await_until {
+                        answered.insert(key.clone());
+                    } else {
+                        again.insert(key.clone(), at);
+                        self.timers.arm(Timer::Again(number), at);
+                    }
                 }
                 Err(error) => {
                     *failure = Some(error.clone());

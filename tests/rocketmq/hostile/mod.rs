@@ -53,8 +53,14 @@ impl Stage {
 
     /// One attempt a send, 2 s for it.
     fn producer(&self) -> Producer {
-        let builder = self.client.producer().topic("t").max_attempts(1).send_timeout(Duration::from_secs(2));
-        builder.start().unwrap()
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let builder = self.client.producer().topic("t").max_attempts(1).send_timeout(Duration::from_secs(2));
+            match builder.start() {
+                Ok(producer) => return producer,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        }
     }
 
     fn consumer(&self) -> SimpleConsumer {
