@@ -81,7 +81,8 @@ pub fn group(what: &str, fifo: bool) -> String {
 pub fn group_with_attempts(what: &str, attempts: u32) -> String {
     let group = name(what);
     match target() {
-        Target::Real { .. } => admin(&["group", "create", &group, "--retries", &attempts.to_string()]),
+        // What it counts are the deliveries after the first.
+        Target::Real { .. } => admin(&["group", "create", &group, "--retries", &(attempts - 1).to_string()]),
         Target::Testkit(proxy) => proxy.max_attempts(group.as_str(), attempts),
     }
     group

@@ -30,6 +30,24 @@ fn half_open_consumers_receive_again() {
     other.close().unwrap();
 }
 
+/// Sends of one attempt each: their deadlines are hints, so that the link is replaced as fast as under any sends.
+/// Without hints the next heartbeat would come 10 s after the last, and the second one 3 s later.
+#[test]
+fn half_open_under_sends_of_one_attempt() {
+    let stage = Stage::new(1);
+    let client = stage.client();
+    let builder = client.producer().topic("t").max_attempts(1).send_timeout(seconds(1));
+    let producer = builder.start().unwrap();
+    producer.send(Message::new("t", "before")).unwrap();
+    eventually("a heartbeat", || stage.proxy.calls(0, Rpc::Heartbeat) > 0);
+    stage.networks[0].half_open();
+    let fault = Instant::now();
+    eventually("a send succeeds", || producer.send(Message::new("t", "x")).is_ok());
+    println!("half-open: a send of one attempt {:?} after the fault", fault.elapsed());
+    assert!(fault.elapsed() < seconds(10) + seconds(2), "{:?}", fault.elapsed());
+    client.close().unwrap();
+}
+
 /// The proxy is killed, and started again 20 s later without memory: sends fail in time meanwhile, and go on within
 /// seconds, not after gRPC's own backoff; the consumer receives again.
 #[test]

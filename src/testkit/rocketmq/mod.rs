@@ -30,6 +30,8 @@ mod share;
 mod sql;
 mod state;
 mod streams;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::net::SocketAddr;

@@ -89,6 +89,10 @@ fn the_port_of_something_else_is_told() {
             scope.spawn(move || says_what_may_be_wrong(what, &stranger.address.to_string()));
         }
         scope.spawn(|| says_what_may_be_wrong("nobody", "127.0.0.1:1"));
+        // Where a real name server is at hand: at whatever port.
+        if let Ok(address) = std::env::var("THREADMQ_ROCKETMQ_NAMESRV") {
+            scope.spawn(move || says_what_may_be_wrong("a name server", &address));
+        }
         scope.spawn(|| {
             let broker = Broker::start().unwrap();
             says_what_may_be_wrong("a Pulsar broker", &broker.address().to_string());
