@@ -188,6 +188,11 @@ impl<S: RpcSink> Calls<S> {
         self.arrived(now, event)
     }
 
+    /// Whoever waited for the ends of calls has been told.
+    pub(super) fn clear(&mut self) {
+        self.rpc.clear();
+    }
+
     /// Looks at what happened before the engine does. `None` if it is not to know, or not yet.
     pub(super) fn arrived(&mut self, now: Instant, event: RpcEvent) -> Option<RpcEvent> {
         match event {

@@ -361,10 +361,10 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
-        if let Some(call) = call {
-            self.forget(call);
-        }
         self.act(Action::Settle(settled));
+        if let Some(call) = call {
+            self.give_up(now, call);
+        }
         self.check_closed(now, id);
     }
 
@@ -379,16 +379,18 @@ impl Engine {
             .map(|(place, _)| *place)
             .collect();
         for place in due {
-            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else {
-                continue;
-            };
+            let Some(session) = self.sessions.get(&id) else { continue };
+            let Some(send) = session.publisher.sends.get(&place) else { continue };
             let allowed =
                 send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
             let text = format!("send to {} was not answered within {allowed:?}", send.message.topic);
-            let error = Error::new(ErrorKind::Timeout, text);
-            let error = match &send.last {
-                Some(last) => error.with_source(last.clone()),
-                None => error,
+            let route = session.routes.get(&*send.message.topic).and_then(|route| route.error.as_ref());
+            let error = match (&send.last, route) {
+                (Some(last), _) => Error::new(ErrorKind::Timeout, text).with_source(last.clone()),
+                (None, Some(last)) => {
+                    Error::new(ErrorKind::Timeout, format!("{text}: {last}")).with_source(last.clone())
+                }
+                (None, None) => Error::new(ErrorKind::Timeout, text),
             };
             let error = send.fate(&error);
             self.settle_send(now, id, place, Err(error));
