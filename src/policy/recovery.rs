@@ -223,6 +223,17 @@ impl<A: Clone + Ord> TransportRecovery<A> {
         self.finish(entry);
     }
 
+    /// Until when an address without an entry is remembered, if it is.
+    pub(crate) fn remembered_until(&self, address: &A) -> Option<Instant> {
+        self.addresses.get(address)?.idle_since.map(|since| since + MEMORY)
+    }
+
+    /// Whether nothing is remembered.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.addresses.is_empty()
+    }
+
     /// Whether an entry is the one in use for its address.
     #[cfg(test)]
     pub(crate) fn is_current(&self, entry: EntryId) -> bool {

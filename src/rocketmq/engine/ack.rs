@@ -7,7 +7,7 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, CallEnd, Handle, SessionId};
-use super::receive::{Operation, Part};
+use super::operation::{Operation, Part};
 use super::{Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::Error;
 use crate::pending::Completion;

@@ -50,6 +50,23 @@ impl Addresses {
     pub(super) fn endpoints(&self, address: AddressId) -> Option<&Endpoints> {
         self.endpoints.get(&address)
     }
+
+    fn forget(&mut self, address: AddressId) {
+        if let Some(endpoints) = self.endpoints.remove(&address) {
+            self.numbers.remove(&endpoints);
+        }
+    }
+
+    /// Nothing is kept of any address.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.endpoints.is_empty() && self.entries.is_empty() && self.rounds.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len().max(self.endpoints.len())
+    }
 }
 
 impl Engine {
@@ -96,6 +113,24 @@ impl Engine {
         let idle: Vec<AddressId> =
             self.addresses.entries.keys().filter(|address| !used.contains(address)).copied().collect();
         idle.into_iter().for_each(|address| self.retire(now, address));
+        self.forget_addresses(now, &used);
+    }
+
+    /// Addresses that nobody uses lose their numbers, as soon as nothing protects them any more.
+    fn forget_addresses(&mut self, now: Instant, used: &BTreeSet<AddressId>) {
+        let known = self.addresses.endpoints.keys();
+        let unused: Vec<AddressId> = known.filter(|address| !used.contains(address)).copied().collect();
+        for address in unused {
+            match self.recovery.remembered_until(&address) {
+                Some(until) if until > now => drop(self.timers.arm(Timer::Forget, until)),
+                _ => self.addresses.forget(address),
+            }
+        }
+    }
+
+    pub(super) fn forget_due(&mut self, now: Instant) {
+        self.recovery_due(now);
+        self.retire_unused(now);
     }
 
     /// The policy looks at its clocks: heartbeats that are due go out, condemned channels are replaced.
@@ -117,12 +152,12 @@ impl Engine {
 
     /// One heartbeat of each session that knows the address: they are one round, and the best answer counts.
     fn send_heartbeats(&mut self, now: Instant, address: AddressId, entry: EntryId) {
-        let open = || self.sessions.iter().filter(|(_, session)| !session.is_closing());
+        // Those that are closing too: a dead link must not hold up their last sends.
         let mut sessions: Vec<SessionId> =
-            open().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
+            self.sessions.iter().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
         if sessions.is_empty() {
             // An access point that no route names: one speaks for all, so that a dead link to it is found too.
-            sessions.extend(open().map(|(id, _)| *id).take(1));
+            sessions.extend(self.sessions.keys().copied().take(1));
         }
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.

@@ -21,7 +21,10 @@ use crate::rocketmq::wire::method::Method;
 mod ack;
 mod addresses;
 pub(crate) mod event;
+mod operation;
+mod poll;
 mod publish;
+mod publisher;
 mod receive;
 mod route;
 mod session;
@@ -81,6 +84,8 @@ enum Timer {
     Operation(u64),
     /// Part of one goes on.
     Again(u64),
+    /// What is remembered of addresses that are out of use.
+    Forget,
 }
 
 /// A call under way.
@@ -97,7 +102,7 @@ enum Purpose {
     Route(String),
     Heartbeat,
     Send(u64),
-    Poll(receive::PollKey),
+    Poll(poll::PollKey),
     Ack(u64, usize),
     Change(u64),
     Farewell,
@@ -126,12 +131,13 @@ pub(crate) struct Engine {
     calls: BTreeMap<CallId, Call>,
     streams: BTreeMap<StreamId, (SessionId, AddressId)>,
     sessions: BTreeMap<SessionId, Session>,
-    operations: BTreeMap<u64, receive::Operation>,
+    operations: BTreeMap<u64, operation::Operation>,
     /// Endpoints whose last call failed for want of a connection; a good heartbeat takes them off.
     isolated: BTreeSet<AddressId>,
     timers: DeadlineQueue<Timer>,
     next: u64,
-    shutdown: Option<crate::pending::Completion<()>>,
+    /// Who waits for the end.
+    shutdown: Option<Vec<crate::pending::Completion<()>>>,
     stats: EngineStats,
 }
 
@@ -190,6 +196,7 @@ impl Engine {
     }
 
     fn call_ended(&mut self, now: Instant, call: Call, ready: bool, end: CallEnd) {
+        let (session, address) = (call.session, call.address);
         self.judge(now, &call, &end);
         match call.purpose {
             Purpose::Route(ref topic) => self.route_answered(now, call.session, topic, end),
@@ -198,12 +205,13 @@ impl Engine {
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
             Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
             Purpose::Change(operation) => self.change_ended(now, operation, end),
-            Purpose::Farewell => {
-                // It may have been the last thing that needed its channel.
-                self.retire_unused(now);
-                self.check_shutdown();
-            }
+            Purpose::Farewell => {}
         }
+        if self.sessions.get(&session).is_none_or(|session| !session.uses(address)) {
+            // It may have been the last thing that needed its channel.
+            self.retire_unused(now);
+        }
+        self.check_shutdown();
     }
 
     /// Everything that is due by `now`. Early calls do nothing, late ones are safe.
@@ -219,6 +227,7 @@ impl Engine {
                 Timer::Pump(session) => self.pump(now, session),
                 Timer::Operation(operation) => self.operation_due(now, operation),
                 Timer::Again(operation) => self.operation_again(now, operation),
+                Timer::Forget => self.forget_due(now),
             }
         }
     }

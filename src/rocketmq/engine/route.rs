@@ -86,10 +86,16 @@ impl Engine {
     }
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {
+        let cut_off = end == CallEnd::Cancelled;
         let answer = self.parse_route(topic, end);
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(route) = session.routes.get_mut(topic) else { return };
         route.asked = false;
+        if cut_off {
+            // By a replacement: nobody refused anything, and the new channel is there.
+            self.ask_route(now, id, topic);
+            return;
+        }
         match answer {
             Ok(queues) => {
                 route.failures = 0;
