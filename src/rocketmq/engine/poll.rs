@@ -29,8 +29,15 @@ pub(super) struct PollKey {
     pub topic: String,
     pub broker: String,
     pub address: AddressId,
-    /// For how long others do not see what it brings: receives that ask for another time have polls of their own.
+    /// For how long others do not see what it brings. It is for receives that ask for so long or less.
     pub invisible: Duration,
+}
+
+impl PollKey {
+    /// The same for a receive that asks for another duration.
+    pub(super) fn lasting(&self, invisible: Duration) -> Self {
+        Self { invisible, ..self.clone() }
+    }
 }
 
 pub(super) struct Poll {
@@ -79,8 +86,8 @@ impl Engine {
             self.end_receive(number, Err(error.in_context("receive")));
             return;
         }
-        if let Some(Operation::Receive { again, .. }) = self.operations.get_mut(&number) {
-            again.retain(|key, _| keys.contains(key));
+        if let Some(Operation::Receive { again, answered, .. }) = self.operations.get_mut(&number) {
+            again.retain(|key, _| keys.contains(key) && !answered.contains(key));
         }
         let mut keys: Vec<PollKey> = keys.into_iter().collect();
         if let Some(session) = self.sessions.get_mut(&id) {
@@ -111,7 +118,8 @@ impl Engine {
         let max = *max;
         let left = await_until.saturating_duration_since(now);
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.receiver.polls.contains_key(&key) {
+        let longer = session.receiver.polls.range(key.clone()..).next();
+        if longer.is_some_and(|(other, _)| other.lasting(key.invisible) == key) {
             return; // of an earlier receive: what it brings is for this one
         }
         let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
@@ -209,9 +217,10 @@ impl Engine {
             else {
                 continue;
             };
-            if *invisible != key.invisible {
+            if *invisible > key.invisible {
                 continue;
             }
+            let key = key.lasting(*invisible);
             let at = match &outcome {
                 Ok(()) => {
                     *heard = true;
@@ -226,8 +235,8 @@ impl Engine {
                 }
             };
             match at.filter(|at| *at < *await_until) {
-                Some(at) => drop(again.insert(key.clone(), at)),
-                None => drop(answered.insert(key.clone())),
+                Some(at) => drop(again.insert(key, at)),
+                None => drop(answered.insert(key)),
             }
             self.start_polls(now, id, number);
         }

@@ -113,9 +113,25 @@ impl Engine {
         if !self.operations.contains_key(&operation) {
             return;
         }
+        self.end_short_polls(id, invisible);
         // The server may answer a little after the await time that it was given.
         self.timers.arm(Timer::Operation(operation), await_until + session_slack(self, id));
         self.start_polls(now, id, operation);
+    }
+
+    /// Polls that nobody waits for any more must not take what a receive cannot have, because it asks for longer.
+    fn end_short_polls(&mut self, id: SessionId, invisible: Duration) {
+        let asked = |number| match self.operations.get(number) {
+            Some(Operation::Receive { invisible, .. }) => Some(*invisible),
+            _ => None,
+        };
+        let shortest = self.receives(id).iter().filter_map(asked).min().unwrap_or(invisible);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let polls = std::mem::take(&mut session.receiver.polls);
+        let (ended, polls): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            polls.into_iter().partition(|(key, _)| key.invisible < shortest);
+        session.receiver.polls = polls;
+        ended.into_values().for_each(|poll| self.forget(poll.call));
     }
 
     /// Gives buffered messages to the receives that wait longest.
@@ -126,7 +142,7 @@ impl Engine {
             let Some(session) = self.sessions.get_mut(&id) else { return };
             let (mut messages, mut left) = (Vec::new(), VecDeque::new());
             for kept in session.receiver.buffer.drain(..).filter(|kept| kept.until > now) {
-                if kept.invisible == invisible && messages.len() < max {
+                if kept.invisible >= invisible && messages.len() < max {
                     messages.push(kept.arrived);
                 } else {
                     left.push_back(kept);
@@ -154,7 +170,7 @@ impl Engine {
         else {
             return;
         };
-        let polled = |key: &PollKey| key.invisible == *invisible && !answered.contains(key);
+        let polled = |key: &PollKey| key.invisible >= *invisible && !answered.contains(&key.lasting(*invisible));
         let waits = !again.is_empty()
             || session.receiver.polls.keys().any(polled)
             || session.routes.values().any(|route| !route.known && route.hopeless().is_none());

@@ -147,11 +147,12 @@ impl Engine {
         Ok(queues)
     }
 
-    /// Every 30 s: all routes again.
+    /// Every 30 s: all routes again. The servers are told the settings again too: one may have refused them.
     pub(super) fn refresh_routes(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let topics: Vec<String> = session.routes.keys().cloned().collect();
         self.timers.arm(Timer::Routes(id), now + ROUTE_PERIOD);
+        self.settings_changed(id);
         for topic in topics {
             self.ask_route(now, id, &topic);
         }

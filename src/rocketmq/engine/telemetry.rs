@@ -101,7 +101,7 @@ impl Engine {
         }
     }
 
-    /// Subscriptions changed: the server is told at once.
+    /// Subscriptions changed, or it is time for it: the servers are told now.
     pub(super) fn settings_changed(&mut self, id: SessionId) {
         self.write_settings(id, None);
     }

@@ -1,0 +1,1 @@
+//! Each planted defect is found by the default number of seeds.
