@@ -159,8 +159,11 @@ impl Engine {
     }
 
     pub(super) fn change_ended(&mut self, now: Instant, number: u64, end: CallEnd) {
-        let Some(Operation::Change { session: id, call, .. }) = self.operations.get_mut(&number) else { return };
+        let Some(Operation::Change { session: id, call, handle, .. }) = self.operations.get_mut(&number) else {
+            return;
+        };
         let id = *id;
+        let replaced = mutant!(KeepsTheOldHandle).then(|| handle.receipt_handle.clone());
         *call = None;
         if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
@@ -171,7 +174,7 @@ impl Engine {
             let answer =
                 pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| malformed(what, error))?;
             code::check(answer.status.as_ref(), what)?;
-            Ok(answer.receipt_handle)
+            Ok(replaced.unwrap_or(answer.receipt_handle))
         });
         self.timers.cancel(Timer::Operation(number));
         if let Some(Operation::Change { reply, .. }) = self.operations.remove(&number) {

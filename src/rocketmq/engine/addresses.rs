@@ -120,7 +120,7 @@ impl Engine {
     fn forget_addresses(&mut self, now: Instant, used: &BTreeSet<AddressId>) {
         let known = self.addresses.endpoints.keys();
         let unused: Vec<AddressId> = known.filter(|address| !used.contains(address)).copied().collect();
-        for address in unused {
+        for address in unused.into_iter().filter(|_| !mutant!(KeepsAddresses)) {
             match self.recovery.remembered_until(&address) {
                 Some(until) if until > now => drop(self.timers.arm(Timer::Forget, until)),
                 _ => self.addresses.forget(address),
@@ -155,13 +155,14 @@ impl Engine {
         // Those that are closing too: a dead link must not hold up their last sends.
         let mut sessions: Vec<SessionId> =
             self.sessions.iter().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
+        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // An access point that no route names: one speaks for all, so that a dead link to it is found too.
             sessions.extend(self.sessions.keys().copied().take(1));
         }
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.
-            self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Other, now);
+            self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
             return;
         }
         self.addresses.rounds.insert(entry, Round { out: sessions.len(), best: None });
@@ -214,7 +215,7 @@ impl Engine {
         let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
         round.out = round.out.saturating_sub(1);
         if round.out == 0 {
-            let best = round.best.unwrap_or(HeartbeatOutcome::Other);
+            let best = round.best.unwrap_or(HeartbeatOutcome::Abandoned);
             self.addresses.rounds.remove(&call.entry);
             self.recovery.heartbeat_ended(call.entry, best, call.started);
             self.arm_recovery();
@@ -224,7 +225,9 @@ impl Engine {
     /// What the end of an ordinary call says of its channel: at most a hint.
     pub(super) fn judge(&mut self, now: Instant, call: &Call, end: &CallEnd) {
         let transport =
-            matches!(end, CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted);
+            matches!(end, CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted)
+                || (mutant!(ThrottlingIsolates) && matches!(end, CallEnd::Failed { .. }))
+                || (mutant!(RefusalsIsolate) && matches!(end, CallEnd::Response(_)));
         let current = self.addresses.entries.get(&call.address) == Some(&call.entry);
         if !transport || !current || call.purpose == Purpose::Heartbeat {
             return;
@@ -233,6 +236,9 @@ impl Engine {
         // Where the channel is dialling, the heartbeat that comes forward condemns nothing: it is what takes the
         // endpoint off the list again.
         self.recovery.hint(call.entry, call.started, now);
+        if mutant!(HintsReplace) {
+            self.recovery.server_command(&call.address, now);
+        }
         self.recovery_due(now);
     }
 
@@ -263,6 +269,7 @@ impl Engine {
             self.renew_now(now, session, address);
         }
         let cut: Vec<_> = self.calls.iter().filter(|(_, call)| call.entry == old).map(|(id, _)| *id).collect();
+        let cut = if mutant!(ReplacedKeepsItsCalls) { Vec::new() } else { cut };
         for id in cut {
             let Some(call) = self.calls.remove(&id) else { continue };
             self.act(Action::CancelCall { call: id });
@@ -285,6 +292,7 @@ fn rank(outcome: HeartbeatOutcome) -> u8 {
         HeartbeatOutcome::Unavailable { ready: false } => 2,
         HeartbeatOutcome::DeadlineExceeded { .. } => 3,
         HeartbeatOutcome::Unavailable { ready: true } => 4,
+        HeartbeatOutcome::Abandoned => 5,
     }
 }
 

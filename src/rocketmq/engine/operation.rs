@@ -113,7 +113,14 @@ impl Engine {
         match self.operations.remove(&number) {
             Some(Operation::Ack { parts, results, reply, .. }) => {
                 parts.into_iter().filter_map(|part| part.call).for_each(|call| self.forget(call));
-                let results = results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect();
+                let mut results: Vec<_> =
+                    results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect();
+                if mutant!(AckResultsAreSwapped) {
+                    results.reverse();
+                }
+                if mutant!(AckLosesAResult) {
+                    results.pop();
+                }
                 self.act(Action::Acked(reply, Ok(results)));
             }
             Some(Operation::Change { call, reply, .. }) => {

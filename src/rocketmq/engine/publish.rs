@@ -46,7 +46,8 @@ impl Engine {
 
     fn arm_due(&mut self, id: SessionId) {
         if let Some(due) = self.sessions.get(&id).and_then(|session| session.publisher.oldest_due()) {
-            self.timers.arm(Timer::Due(id), due);
+            let late = if mutant!(DueIsLate) { 4 * NO_CONNECTION_PAUSE } else { Duration::ZERO };
+            self.timers.arm(Timer::Due(id), due + late);
         }
     }
 
@@ -178,7 +179,9 @@ impl Engine {
                 return;
             }
             CallEnd::Cancelled => {
-                send.attempts = send.attempts.saturating_sub(1);
+                if !mutant!(CutOffSendsCount) {
+                    send.attempts = send.attempts.saturating_sub(1);
+                }
                 send.worst = Delivery::Unknown;
                 publisher.ready.insert(place);
                 return; // who cancelled it pumps

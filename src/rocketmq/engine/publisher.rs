@@ -127,7 +127,7 @@ impl Publisher {
             Some(group) => {
                 let line = self.groups.entry(Arc::clone(group)).or_default();
                 line.push_back(place);
-                line.len() == 1
+                line.len() == 1 || mutant!(GroupsRunAhead)
             }
             None => true,
         };
@@ -143,7 +143,7 @@ impl Publisher {
 impl Send {
     /// An error that ends this send from outside: a call under way is in doubt.
     pub(super) fn fate(&self, error: &Error) -> Error {
-        let delivery = if self.call.is_some() { Delivery::Unknown } else { self.worst };
+        let delivery = if self.call.is_some() && !mutant!(DoubtIsDenied) { Delivery::Unknown } else { self.worst };
         error.with_delivery(delivery).with_attempts(self.attempts)
     }
 }

@@ -50,7 +50,7 @@ impl Engine {
             Some(filter) => consumer.subscriptions.insert(topic.clone(), filter.clone()).filter(|old| *old != filter),
             None => consumer.subscriptions.remove(&topic),
         };
-        if before.is_some() {
+        if before.is_some() && !mutant!(GivesUnsubscribed) {
             // What comes from here on is of the new subscription, or of none.
             session.receiver.buffer.retain(|kept| kept.arrived.message.topic.name != topic);
             let polls = std::mem::take(&mut session.receiver.polls);
@@ -59,7 +59,9 @@ impl Engine {
             session.receiver.polls = polls;
             ended.into_values().for_each(|poll| self.forget(poll.call));
         }
-        self.settings_changed(id);
+        if !mutant!(SubscriptionsAreToldLater) {
+            self.settings_changed(id);
+        }
         self.act(Action::Done(reply, Ok(())));
         if subscribes {
             self.ask_route(now, id, &topic);
@@ -115,7 +117,9 @@ impl Engine {
         }
         self.end_short_polls(id, invisible);
         // The server may answer a little after the await time that it was given.
-        self.timers.arm(Timer::Operation(operation), await_until + session_slack(self, id));
+        if !mutant!(ReceivesHaveNoEnd) {
+            self.timers.arm(Timer::Operation(operation), await_until + session_slack(self, id));
+        }
         self.start_polls(now, id, operation);
     }
 
@@ -143,6 +147,9 @@ impl Engine {
             let (mut messages, mut left) = (Vec::new(), VecDeque::new());
             for kept in session.receiver.buffer.drain(..).filter(|kept| kept.until > now) {
                 if kept.invisible >= invisible && messages.len() < max {
+                    if mutant!(GivesTwice) {
+                        left.push_back(Kept { arrived: kept.arrived.clone(), ..kept });
+                    }
                     messages.push(kept.arrived);
                 } else {
                     left.push_back(kept);

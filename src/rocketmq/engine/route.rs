@@ -91,7 +91,7 @@ impl Engine {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(route) = session.routes.get_mut(topic) else { return };
         route.asked = false;
-        if cut_off {
+        if cut_off && !mutant!(CutOffRoutesCount) {
             // By a replacement: nobody refused anything, and the new channel is there.
             self.ask_route(now, id, topic);
             return;

@@ -296,6 +296,9 @@ impl Engine {
             self.timers.cancel(Timer::Renew(id, address));
             if let Telemetry::Open { stream, .. } = link {
                 self.streams.remove(&stream);
+                if mutant!(ClosedKeepsItsStreams) {
+                    continue;
+                }
                 self.act(Action::CancelStream { stream });
             }
         }

@@ -142,13 +142,25 @@ impl World {
     /// A session ends: heartbeats that it had out tell nothing.
     pub(super) fn session_gone(&mut self) {
         let now = self.now;
-        self.links.values_mut().filter(|link| link.dead_since.is_some()).for_each(|link| link.dead_since = Some(now));
+        // Another session has to look in its place.
+        let since = self.links.values_mut().filter_map(|link| link.dead_since.as_mut());
+        since.for_each(|since| *since = now.min(*since + 3 * SEC + 100 * MS));
     }
 
     pub(super) fn dead_under_close(&mut self) {
         let closing = self.engine.sessions.values().any(|session| matches!(session.state, State::Closing { .. }));
         if closing && self.current.values().any(|entry| self.links[entry].dead_since.is_some()) {
             self.happened("a dead channel under a session that closes");
+        }
+    }
+
+    /// A consumer gave a topic up a second ago, and all is well.
+    pub(super) fn check_told(&mut self, index: usize) {
+        let consumer = &self.consumers[index];
+        let topics: BTreeSet<String> = consumer.topics.iter().map(|topic| TOPICS[*topic].to_owned()).collect();
+        let told = |endpoint: usize| self.endpoints[endpoint].known.get(&consumer.session) == Some(&topics);
+        if consumer.open && !(told(0) && told(1)) {
+            self.fail("a change of subscriptions is not told");
         }
     }
 

@@ -151,7 +151,7 @@ impl World {
     /// A steady program: it subscribes to everything, receives all the time and acknowledges what it has.
     fn drain(&mut self, index: usize) {
         for topic in 0..TOPICS.len() {
-            if !self.consumers[index].topics.contains(&topic) {
+            if self.stage == Stage::Healed && !self.consumers[index].topics.contains(&topic) {
                 self.subscribe(index, topic);
             }
         }
@@ -258,7 +258,7 @@ impl World {
         self.tell_subscription(index, topic, Some(all()));
     }
 
-    fn unsubscribe(&mut self, index: usize, topic: usize) {
+    pub(super) fn unsubscribe(&mut self, index: usize, topic: usize) {
         if self.consumers[index].is_receiving() {
             self.happened("a topic is given up under a receive");
         }

@@ -264,6 +264,12 @@ impl World {
             return;
         }
         let endpoint = link.endpoint;
+        if self.endpoints[endpoint].code == Some(42900) && self.rng.chance(1, 2) {
+            // A gateway in front throttles everything.
+            let end = CallEnd::Failed { code: 8, message: "too much".into() };
+            return self.after(self.plan.latency, Event::Answer(call, end));
+        }
+        let Some(state) = self.calls.get(&call) else { return };
         let (session, method, body, op) = (state.session, state.method, state.body.clone(), state.op);
         if method == Method::ReceiveMessage {
             return self.poll_arrived(call, endpoint);
@@ -366,6 +372,9 @@ impl World {
     }
 
     pub(super) fn fault(&mut self, index: usize) {
+        if matches!(self.stage, Stage::Healed | Stage::Probing) {
+            return;
+        }
         let (_, fault) = self.plan.faults[index];
         self.note("fault", fault.kind() as u64, index as u64);
         self.meet(fault);

@@ -244,16 +244,13 @@ impl Plan {
         let count = 5 + rng.below(8);
         let mut faults: Vec<(Micros, Fault)> =
             (0..count).map(|_| (rng.below(BUSY - 5 * SEC), Fault::random(&mut rng, endpoints))).collect();
-        faults.sort_by_key(|(at, _)| *at);
-        Self {
-            seed,
-            endpoints,
-            latency: 200 + rng.below(20 * MS),
-            producers,
-            consumers,
-            faults,
-            ends_in_trouble: rng.chance(1, 5),
+        let ends_in_trouble = rng.chance(1, 5);
+        if ends_in_trouble {
+            let last = |rng: &mut Rng| (BUSY - 3 * SEC + rng.below(4 * SEC), Fault::random(rng, endpoints));
+            faults.extend((0..3).map(|_| last(&mut rng)).collect::<Vec<_>>());
         }
+        faults.sort_by_key(|(at, _)| *at);
+        Self { seed, endpoints, latency: 200 + rng.below(20 * MS), producers, consumers, faults, ends_in_trouble }
     }
 }
 
@@ -278,7 +275,7 @@ impl ProducerPlan {
     fn random(rng: &mut Rng, sends: u64) -> Self {
         let timeouts = [1_000, 3_000, 6_000, 10_000, 30_000];
         Self {
-            max_attempts: 1 + rng.below(4) as u32,
+            max_attempts: if rng.chance(1, 6) { 10 } else { 1 + rng.below(4) as u32 },
             in_flight: 1 + rng.below(8) as usize,
             max_pending: 2 + rng.below(30) as usize,
             send_timeout: Duration::from_millis(timeouts[rng.below(5) as usize]),
