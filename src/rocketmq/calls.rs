@@ -353,7 +353,14 @@ mod tests {
         TransportRecovery::new(HeartbeatTiming::default()).added(0, now)
     }
 
-    /// A provider that never answers: tests answer for it. Nobody listens where it connects to.
+    /// Takes connections and says nothing, so that channels stay as they are.
+    fn silent() -> String {
+        static LISTENER: std::sync::OnceLock<std::net::TcpListener> = std::sync::OnceLock::new();
+        let listener = LISTENER.get_or_init(|| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        listener.local_addr().unwrap().to_string()
+    }
+
+    /// A provider that never answers: tests answer for it.
     fn calls(now: Instant) -> (Calls<Told>, Receiver<RpcEvent>) {
         let (tell, told) = channel();
         let security = Security::Plaintext(Arc::new(Probe::new(None, None).unwrap()));
@@ -361,14 +368,14 @@ mod tests {
         let source = Source::Provider(Arc::new(|| Ok(Credentials::new("a", "b"))));
         let signing = Signing::new(source, |_| {}).unwrap();
         let mut calls = Calls::new(options, signing, Told(tell));
-        calls.connect(now, entry(now), AccessPoint::parse("127.0.0.1:1").unwrap().endpoints, 0);
+        calls.connect(now, entry(now), AccessPoint::parse(&silent()).unwrap().endpoints, 0);
         calls.add(SessionId(1), Identity::new("c", "").unwrap());
         (calls, told)
     }
 
     fn request(due: Instant) -> Request {
         let entry = entry(Instant::now());
-        Request { session: SessionId(1), entry, method: Method::SendMessage, body: Bytes::new(), due }
+        Request { session: SessionId(1), entry, method: Method::AckMessage, body: Bytes::new(), due }
     }
 
     fn not_started(event: RpcEvent) -> (CallId, Fault) {

@@ -3,7 +3,7 @@
 mod bounds;
 mod random;
 
-use super::HeartbeatOutcome::{DeadlineExceeded, Ok, Other, Unavailable};
+use super::HeartbeatOutcome::{Abandoned, DeadlineExceeded, Ok, Other, Unavailable};
 use super::*;
 
 const LATE: HeartbeatOutcome = DeadlineExceeded { ready: true };
@@ -152,6 +152,19 @@ fn whatever_else_comes_back_clears_the_count() {
         }
         scene.beat(LATE).stays().beat(LATE).recovers(Reason::Deadlines);
     }
+}
+
+#[test]
+fn one_that_was_given_up_changes_nothing_and_is_followed_by_another() {
+    let mut scene = Scene::new();
+    scene.beat(LATE).heartbeat();
+    let started = scene.now;
+    scene.ends(Abandoned).stays().heartbeat();
+    assert_eq!(scene.now, started + 3 * SECOND, "not only after a whole period");
+    scene.ends(LATE).recovers(Reason::Deadlines);
+    // Kept evidence is kept.
+    let mut scene = Scene::recovered();
+    scene.beat(BROKEN).stays().beat(Abandoned).wait(COOLDOWN).recovers(Reason::UnavailableWhileReady);
 }
 
 #[test]

@@ -88,10 +88,16 @@ impl Engine {
     }
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {
+        let cut_off = end == CallEnd::Cancelled;
         let answer = self.parse_route(topic, end).map_err(|error| self.explain(error, topic));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(route) = session.routes.get_mut(topic) else { return };
         route.asked = false;
+        if cut_off && !mutant!(CutOffRoutesCount) {
+            // By a replacement: nobody refused anything, and the new channel is there.
+            self.ask_route(now, id, topic);
+            return;
+        }
         match answer {
             Ok(queues) => {
                 route.failures = 0;
@@ -164,11 +170,12 @@ impl Engine {
         Ok(queues)
     }
 
-    /// Every 30 s: all routes again.
+    /// Every 30 s: all routes again. The servers are told the settings again too: one may have refused them.
     pub(super) fn refresh_routes(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let topics: Vec<String> = session.routes.keys().cloned().collect();
         self.timers.arm(Timer::Routes(id), now + ROUTE_PERIOD);
+        self.settings_changed(id);
         for topic in topics {
             self.ask_route(now, id, &topic);
         }

@@ -3,6 +3,11 @@
 mod actions;
 mod app;
 mod by_hand;
+mod check;
+mod consumers;
+mod coverage;
+mod depot;
+mod mutants;
 mod network;
 mod plan;
 mod schedule;

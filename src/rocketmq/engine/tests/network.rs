@@ -1,13 +1,13 @@
 //! The model of channels and proxies.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protobuf::{EnumOrUnknown, Message as _, MessageField};
 
 use super::plan::Fault;
 use super::schedule::{MS, Micros, SEC};
-use super::world::{Event, World};
+use super::world::{Event, Stage, World};
 use crate::rocketmq::engine::event::{self, CallEnd, CallId, EntryId, RpcEvent, SessionId, StreamId};
 use crate::rocketmq::wire::endpoints::{AccessPoint, Endpoints};
 use crate::rocketmq::wire::method::Method;
@@ -22,8 +22,10 @@ pub(super) struct Endpoint {
     pub code: Option<i32>,
     /// Routes do not name it.
     pub left: bool,
-    /// Sessions whose settings it has.
-    pub known: BTreeSet<SessionId>,
+    /// Sessions whose settings it has, and the topics that they are subscribed to.
+    pub known: BTreeMap<SessionId, BTreeSet<String>>,
+    pub refuses_settings: Option<i32>,
+    pub settings_late: Micros,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +50,10 @@ pub(super) struct Link {
     /// Starts of heartbeats that ended past their deadline, and whether one was told UNAVAILABLE while READY.
     pub late: BTreeSet<Micros>,
     pub unavailable: bool,
+    /// Since when it has been dead without knowing it.
+    pub dead_since: Option<Micros>,
+    /// A call on it failed for want of a connection, and no heartbeat was well since.
+    pub suspect: bool,
 }
 
 impl Link {
@@ -67,6 +73,9 @@ pub(super) struct CallState {
     pub body: Bytes,
     pub op: Option<usize>,
     pub started: Micros,
+    pub deadline: Micros,
+    /// When the last of its events reaches the engine.
+    pub posted: Micros,
     pub generation: u32,
     /// It waits for a connection, or for a thaw.
     pub stuck: bool,
@@ -80,6 +89,8 @@ pub(super) struct StreamState {
     pub entry: EntryId,
     pub session: SessionId,
     pub writes: u32,
+    /// When the last of them arrives.
+    pub arrives: Micros,
     pub unsent: Vec<Bytes>,
     pub over: bool,
     pub told: bool,
@@ -88,7 +99,17 @@ pub(super) struct StreamState {
 impl Endpoint {
     pub(super) fn new(index: usize) -> Self {
         let address = AccessPoint::parse(&format!("10.0.0.{}:8081", index + 1)).unwrap().endpoints;
-        Self { address, up: true, slow: 0, mute: false, code: None, left: false, known: BTreeSet::new() }
+        Self {
+            address,
+            up: true,
+            slow: 0,
+            mute: false,
+            code: None,
+            left: false,
+            known: BTreeMap::new(),
+            refuses_settings: None,
+            settings_late: 0,
+        }
     }
 }
 
@@ -96,7 +117,7 @@ pub(super) fn status(code: i32) -> MessageField<pb::Status> {
     MessageField::some(pb::Status { code: EnumOrUnknown::from_i32(code), ..Default::default() })
 }
 
-fn bytes(message: &impl protobuf::Message) -> Bytes {
+pub(super) fn bytes(message: &impl protobuf::Message) -> Bytes {
     Bytes::from(message.write_to_bytes().unwrap())
 }
 
@@ -107,6 +128,18 @@ impl World {
             self.after(pause + 5, Event::Rpc(event.clone()));
         }
         self.after(pause, Event::Rpc(event));
+    }
+
+    /// Frames of a call and its end keep their order.
+    pub(super) fn post_of_call(&mut self, call: CallId, event: RpcEvent) {
+        let pause = self.pause();
+        let state = self.calls.get_mut(&call).unwrap();
+        let at = (self.now + pause).max(state.posted + 1);
+        state.posted = at;
+        if matches!(event, RpcEvent::Ended { .. }) && self.rng.chance(1, 30) {
+            self.at(at + 5, Event::Rpc(event.clone()));
+        }
+        self.at(at, Event::Rpc(event));
     }
 
     /// A channel dials.
@@ -152,14 +185,25 @@ impl World {
         let streams: Vec<StreamId> = self.streams.iter().filter(|(_, s)| s.entry == entry).map(|(id, _)| *id).collect();
         for stream in streams {
             for body in std::mem::take(&mut self.streams.get_mut(&stream).unwrap().unsent) {
-                self.after(way, Event::ToStream(stream, body));
+                self.to_stream(stream, way, body);
             }
         }
     }
 
+    /// Writes on a stream keep their order.
+    pub(super) fn to_stream(&mut self, stream: StreamId, way: Micros, body: Bytes) {
+        let state = self.streams.get_mut(&stream).unwrap();
+        let at = (self.now + way).max(state.arrives + 1);
+        state.arrives = at;
+        self.at(at, Event::ToStream(stream, body));
+    }
+
     fn set(&mut self, entry: EntryId, wire: Wire) {
         self.note("wire", wire as u64, self.links[&entry].endpoint as u64);
-        self.links.get_mut(&entry).unwrap().wire = wire;
+        let now = self.now;
+        let link = self.links.get_mut(&entry).unwrap();
+        link.wire = wire;
+        link.dead_since = (wire == Wire::HalfOpen).then_some(now);
     }
 
     /// Calls and streams of a connection end.
@@ -185,7 +229,11 @@ impl World {
         let Some(state) = self.calls.get_mut(&call).filter(|state| !state.over) else { return };
         state.over = true;
         let ready = self.links[&state.entry].reads_ready();
-        self.post(RpcEvent::Ended { call, ready, end });
+        let streams = state.method == Method::ReceiveMessage;
+        self.post_of_call(call, RpcEvent::Ended { call, ready, end });
+        if streams && self.rng.chance(1, 20) {
+            self.stray_frame(call);
+        }
     }
 
     /// A call sets out.
@@ -216,7 +264,16 @@ impl World {
             return;
         }
         let endpoint = link.endpoint;
+        if self.endpoints[endpoint].code == Some(42900) && self.rng.chance(1, 2) {
+            // A gateway in front throttles everything.
+            let end = CallEnd::Failed { code: 8, message: "too much".into() };
+            return self.after(self.plan.latency, Event::Answer(call, end));
+        }
+        let Some(state) = self.calls.get(&call) else { return };
         let (session, method, body, op) = (state.session, state.method, state.body.clone(), state.op);
+        if method == Method::ReceiveMessage {
+            return self.poll_arrived(call, endpoint);
+        }
         let answer = self.serve(endpoint, session, method, &body, op);
         let delay = self.plan.latency + self.rng.below(self.plan.latency + self.endpoints[endpoint].slow);
         if !self.endpoints[endpoint].mute {
@@ -233,10 +290,13 @@ impl World {
     }
 
     fn serve(&mut self, at: usize, session: SessionId, method: Method, body: &[u8], op: Option<usize>) -> Bytes {
-        let known = self.endpoints[at].known.contains(&session);
+        let known = self.endpoints[at].known.contains_key(&session);
         let code = if known { 20000 } else { 40015 };
         match method {
             Method::QueryRoute => {
+                if let Some(code) = self.routes_fail {
+                    return bytes(&pb::QueryRouteResponse { status: status(code), ..Default::default() });
+                }
                 let asked = pb::QueryRouteRequest::parse_from_bytes(body).unwrap();
                 let kind = if asked.topic.name == "fifo" { pb::MessageType::FIFO } else { pb::MessageType::NORMAL };
                 let queue = |at: usize, id: i32| pb::MessageQueue {
@@ -269,6 +329,8 @@ impl World {
                 let entries = if code == 20000 { vec![entry] } else { Vec::new() };
                 bytes(&pb::SendMessageResponse { status: status(code), entries, ..Default::default() })
             }
+            Method::AckMessage => self.serve_ack(at, body),
+            Method::ChangeInvisibleDuration => self.serve_change(at, body),
             _ => {
                 self.endpoints[at].known.remove(&session);
                 bytes(&pb::NotifyClientTerminationResponse { status: status(20000), ..Default::default() })
@@ -284,11 +346,23 @@ impl World {
         }
         let (endpoint, session) = (link.endpoint, state.session);
         let Ok(command) = pb::TelemetryCommand::parse_from_bytes(body) else { return };
+        if let Some(pb::telemetry_command::Command::ThreadStackTrace(trace)) = &command.command {
+            match trace.nonce == "why"
+                && trace.thread_stack_trace.as_ref().is_some_and(|text| text.contains("tmq-rocketmq"))
+            {
+                true => self.happened("a thread stack is told"),
+                false => self.fail("a thread stack that nobody asked for"),
+            }
+        }
         if let Some(pb::telemetry_command::Command::Settings(settings)) = command.command {
-            self.endpoints[endpoint].known.insert(session);
+            let code = self.endpoints[endpoint].refuses_settings.unwrap_or(20000);
+            if code == 20000 {
+                let topics = settings.subscription().subscriptions.iter().map(|entry| entry.topic.name.clone());
+                self.endpoints[endpoint].known.insert(session, topics.collect());
+            }
             let command = Some(pb::telemetry_command::Command::Settings(settings));
-            let answer = pb::TelemetryCommand { status: status(20000), command, ..Default::default() };
-            let way = self.plan.latency;
+            let answer = pb::TelemetryCommand { status: status(code), command, ..Default::default() };
+            let way = self.plan.latency + self.endpoints[endpoint].settings_late;
             self.after(way, Event::Rpc(RpcEvent::StreamFrame { stream, body: bytes(&answer) }));
         }
     }
@@ -298,10 +372,12 @@ impl World {
     }
 
     pub(super) fn fault(&mut self, index: usize) {
+        if matches!(self.stage, Stage::Healed | Stage::Probing) {
+            return;
+        }
         let (_, fault) = self.plan.faults[index];
         self.note("fault", fault.kind() as u64, index as u64);
-        let busy = self.live.iter().any(|call| self.calls[call].op.is_some());
-        self.met[fault.kind()][usize::from(busy)] += 1;
+        self.meet(fault);
         match fault {
             Fault::HalfOpen { endpoint, thaw } => {
                 for entry in self.entries(endpoint) {
@@ -360,7 +436,55 @@ impl World {
                 self.endpoints[endpoint].left = !self.endpoints[1 - endpoint].left;
                 self.after(span, Event::Mend(fault));
             }
+            Fault::RefusesSettings { endpoint, code, span } => {
+                self.endpoints[endpoint].refuses_settings = Some(code);
+                self.after(span, Event::Mend(fault));
+            }
+            Fault::DelaysSettings { endpoint, by, span } => {
+                self.endpoints[endpoint].settings_late = by;
+                self.after(span, Event::Mend(fault));
+            }
+            Fault::RoutesFail { code, span } => {
+                self.routes_fail = Some(code);
+                self.after(span, Event::Mend(fault));
+            }
+            Fault::Leap { by } => self.leap(by),
+            Fault::OddCommands { endpoint } => self.odd_commands(endpoint),
+            Fault::Expires { endpoint } => self.expire_all(endpoint),
         }
+    }
+
+    /// The program stands still, the servers do not.
+    fn leap(&mut self, by: Micros) {
+        if self.stage != Stage::Busy {
+            return;
+        }
+        let from = self.now;
+        self.now += by;
+        self.leaps.push((from, self.now));
+        let now = self.now;
+        for link in self.links.values_mut().filter(|link| link.dead_since.is_some()) {
+            link.dead_since = Some(now);
+        }
+    }
+
+    fn odd_commands(&mut self, endpoint: usize) {
+        use pb::telemetry_command::Command;
+        let open = |(_, s): &(&StreamId, &StreamState)| !s.over && self.links[&s.entry].endpoint == endpoint;
+        let Some(stream) = self.streams.iter().find(open).map(|(id, _)| *id) else { return };
+        let stack = pb::PrintThreadStackTraceCommand { nonce: "why".into(), ..Default::default() };
+        let commands = [
+            Some(Command::PrintThreadStackTraceCommand(stack)),
+            Some(Command::VerifyMessageCommand(Default::default())),
+            Some(Command::RecoverOrphanedTransactionCommand(Default::default())),
+            Some(Command::NotifyUnsubscribeLiteCommand(Default::default())),
+            None,
+        ];
+        for command in commands {
+            let body = bytes(&pb::TelemetryCommand { command, ..Default::default() });
+            self.post(RpcEvent::StreamFrame { stream, body });
+        }
+        self.post(RpcEvent::StreamFrame { stream, body: Bytes::from_static(&[0xff, 0xff, 0xff]) });
     }
 
     pub(super) fn mend(&mut self, fault: Fault) {
@@ -378,6 +502,9 @@ impl World {
             Fault::LosesAnswers { endpoint, .. } => self.endpoints[endpoint].mute = false,
             Fault::Status { endpoint, .. } => self.endpoints[endpoint].code = None,
             Fault::Leaves { endpoint, .. } => self.endpoints[endpoint].left = false,
+            Fault::RefusesSettings { endpoint, .. } => self.endpoints[endpoint].refuses_settings = None,
+            Fault::DelaysSettings { endpoint, .. } => self.endpoints[endpoint].settings_late = 0,
+            Fault::RoutesFail { .. } => self.routes_fail = None,
             _ => {}
         }
     }
@@ -393,5 +520,7 @@ impl World {
     pub(super) fn heal(&mut self, endpoint: usize) {
         let state = &mut self.endpoints[endpoint];
         (state.up, state.slow, state.mute, state.code, state.left) = (true, 0, false, None, false);
+        (state.refuses_settings, state.settings_late) = (None, 0);
+        self.routes_fail = None;
     }
 }
