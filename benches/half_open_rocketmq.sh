@@ -55,7 +55,7 @@ python3 - "$dir/all" << 'PYTHON'
 import json, sys
 runs = [json.loads(line) for line in open(sys.argv[1])]
 times = sorted(run["recovery_ms"] for run in runs)
-bad = [run["run"] for run in runs if run["exit"] or run["recovery_ms"] > 10_000 or run["recoveries"] != 1]
+bad = [run["run"] for run in runs if run["exit"] or run["failed"] or run["recovery_ms"] > 10_000 or run["recoveries"] != 1]
 print(json.dumps({"runs": len(runs), "min_ms": times[0], "median_ms": times[len(times) // 2], "max_ms": times[-1], "bad": bad}))
 sys.exit(1 if bad else 0)
 PYTHON

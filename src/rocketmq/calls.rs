@@ -97,7 +97,10 @@ impl<S: RpcSink> Calls<S> {
 
     fn start(&mut self, now: Instant, call: CallId, request: Request, again: bool) {
         let (fault, client) = match self.gate(now, request.entry) {
-            Gate::Open(client) => (Fault::NoConnection, Some(client)),
+            // Sends that ran out of time while they waited would be cancelled in the moment in which the connection is
+            // made. gRPC may then take a stream back that it has not opened, and the server ends the connection.
+            Gate::Dialling(_) if request.method == Method::SendMessage => (Fault::NoConnection, None),
+            Gate::Open(client) | Gate::Dialling(client) => (Fault::NoConnection, Some(client)),
             Gate::Shut(fault) => (fault, None),
             Gate::Wait => {
                 let fault = self.waits_for();
@@ -154,7 +157,7 @@ impl<S: RpcSink> Calls<S> {
 
     pub(super) fn open_stream(&mut self, now: Instant, stream: StreamId, session: SessionId, entry: EntryId) {
         match self.gate(now, entry) {
-            Gate::Open(client) => {
+            Gate::Open(client) | Gate::Dialling(client) => {
                 let headers = self.headers(session);
                 self.rpc.open_stream(stream, &client, Method::Telemetry, &headers);
                 if self.signing.changes() {
@@ -186,6 +189,11 @@ impl<S: RpcSink> Calls<S> {
     pub(super) fn look(&mut self, now: Instant, call: CallId, ready: bool) -> Option<RpcEvent> {
         let event = self.rpc.look(call, ready)?;
         self.arrived(now, event)
+    }
+
+    /// Whoever waited for the ends of calls has been told.
+    pub(super) fn clear(&mut self) {
+        self.rpc.clear();
     }
 
     /// Looks at what happened before the engine does. `None` if it is not to know, or not yet.

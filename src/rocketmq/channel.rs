@@ -94,6 +94,8 @@ pub(super) enum Probed {
 /// Whether calls can be started on a channel.
 pub(super) enum Gate {
     Open(Client),
+    /// It has no connection yet, and is making one.
+    Dialling(Client),
     /// Once the server has been looked at.
     Wait,
     Shut(Fault),
@@ -229,7 +231,8 @@ impl<S: RpcSink> Channels<S> {
                 ConnectivityState::GRPC_CHANNEL_TRANSIENT_FAILURE | ConnectivityState::GRPC_CHANNEL_SHUTDOWN => {
                     self.shut(now, entry)
                 }
-                _ => Gate::Open(client.clone()),
+                ConnectivityState::GRPC_CHANNEL_READY => Gate::Open(client.clone()),
+                _ => Gate::Dialling(client.clone()),
             },
             State::Unmade => self.shut(now, entry),
         }

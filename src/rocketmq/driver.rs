@@ -204,6 +204,7 @@ impl Driver {
                 // Not the turn's start: a message may have been admitted after it.
                 self.take(Instant::now(), session);
             }
+            self.calls.clear();
             self.longest_turn = self.longest_turn.max(now.elapsed());
             self.stats.publish(self.engine.stats(), self.longest_turn);
         }

@@ -145,6 +145,11 @@ impl<S: RpcSink> Rpc<S> {
         self.frequent.look(call, ready)
     }
 
+    /// Whoever waited for the ends has been told.
+    pub(super) fn clear(&mut self) {
+        self.frequent.clear();
+    }
+
     /// The call's end has arrived: it says something of its channel, too. Frequent ones are left out: heartbeats say
     /// the same.
     pub(super) fn ended(&mut self, now: Instant, call: CallId, ready: bool, end: &CallEnd) {

@@ -120,7 +120,8 @@ impl SimpleConsumer {
     /// # Errors
     ///
     /// [`Misuse`](ErrorKind::Misuse) for numbers out of range or without a subscription; what the server says;
-    /// [`Closed`](ErrorKind::Closed). An error means that no poll succeeded in the time.
+    /// [`Closed`](ErrorKind::Closed). An error means that no poll succeeded in the time: [`Timeout`](ErrorKind::Timeout)
+    /// if no server answered within the request timeout after the await duration.
     pub fn receive(&self, max: usize, invisible_duration: Duration) -> Result<Vec<MessageView>, Error> {
         let (reply, answer) = completion();
         self.start_receive(max, invisible_duration, ReplyOf::Completion(reply))?;

@@ -17,6 +17,8 @@ use super::rpc::{GrpcBytesMethod, RpcSink, failed, is_ready};
 /// The calls of one client that have no answer yet.
 pub(super) struct UnaryCalls<S> {
     waiting: HashMap<CallId, Waiting>,
+    /// Over. Taking a call down takes longer than telling its result.
+    over: Vec<Waiting>,
     sink: S,
 }
 
@@ -44,7 +46,7 @@ impl<S: RpcSink + Sync> Wake for Over<S> {
 
 impl<S: RpcSink + Sync> UnaryCalls<S> {
     pub(super) fn new(sink: S) -> Self {
-        Self { waiting: HashMap::new(), sink }
+        Self { waiting: HashMap::new(), over: Vec::new(), sink }
     }
 
     pub(super) fn start(
@@ -83,8 +85,13 @@ impl<S: RpcSink + Sync> UnaryCalls<S> {
             Ok(Poll::Ready(Err(error))) => failed(&error),
             Err(_) => CallEnd::Failed { code: 0, message: "there is no answer".to_owned() },
         };
-        self.waiting.remove(&call);
+        self.over.extend(self.waiting.remove(&call));
         Some(RpcEvent::Ended { call, ready, end })
+    }
+
+    /// Takes down what is over.
+    pub(super) fn clear(&mut self) {
+        self.over.clear();
     }
 
     /// Its end is posted, once.

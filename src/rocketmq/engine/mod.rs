@@ -36,6 +36,9 @@ use session::Session;
 
 /// Deadline of a heartbeat.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(3);
+/// How long after its deadline gRPC may still end a call: one whose request is stuck in a socket that nobody reads it
+/// never ends.
+const GRACE: Duration = Duration::from_secs(1);
 /// Default time for one call to be answered.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -67,6 +70,8 @@ pub(crate) struct EngineStats {
 enum Timer {
     /// Heartbeats, cooldowns.
     Recovery,
+    /// Calls that gRPC should have ended.
+    Calls,
     /// Routes are asked for again.
     Routes(SessionId),
     /// Settings are sent again.
@@ -91,6 +96,8 @@ struct Call {
     entry: EntryId,
     address: AddressId,
     started: Instant,
+    /// When gRPC ends it at the latest.
+    deadline: Instant,
     purpose: Purpose,
 }
 
@@ -185,7 +192,7 @@ impl Engine {
                     self.call_ended(now, ended, ready, end);
                 }
             }
-            RpcEvent::Frame { call, body } => self.poll_frame(call, body),
+            RpcEvent::Frame { call, body } => self.poll_frame(now, call, body),
             RpcEvent::StreamFrame { stream, body } => self.telemetry(now, stream, &body),
             RpcEvent::StreamEnded { stream, reason } => self.stream_ended(now, stream, &reason),
         }
@@ -213,6 +220,7 @@ impl Engine {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Recovery => self.recovery_due(now),
+                Timer::Calls => self.calls_due(now),
                 Timer::Routes(session) => self.refresh_routes(now, session),
                 Timer::Settings(session) => self.resend_settings(now, session),
                 Timer::Renew(session, address) => self.open_stream(now, session, address),
@@ -270,9 +278,38 @@ impl Engine {
         let entry = self.entry(now, address);
         let method = purpose.method();
         let call = CallId(self.id());
-        self.calls.insert(call, Call { session, entry, address, started: now, purpose });
+        let deadline = now + timeout;
+        self.calls.insert(call, Call { session, entry, address, started: now, deadline, purpose });
+        self.timers.arm(Timer::Calls, deadline + GRACE);
         self.act(Action::Call { call, session, entry, method, body, timeout });
         call
+    }
+
+    /// Ends what gRPC did not end by its deadline. The connection under it counts as READY: a call that waits for one
+    /// is ended in time.
+    fn calls_due(&mut self, now: Instant) {
+        let overdue: Vec<CallId> =
+            self.calls.iter().filter(|(_, call)| call.deadline + GRACE <= now).map(|(id, _)| *id).collect();
+        for id in overdue {
+            let Some(call) = self.calls.remove(&id) else { continue };
+            self.act(Action::CancelCall { call: id });
+            self.call_ended(now, call, true, past_deadline());
+        }
+        if let Some(next) = self.calls.values().map(|call| call.deadline + GRACE).min() {
+            self.timers.arm(Timer::Calls, next);
+        }
+    }
+
+    /// The send that this call is for is over. If the call was, too, that is a hint as any other.
+    fn give_up(&mut self, now: Instant, id: CallId) {
+        match self.calls.get(&id) {
+            Some(call) if call.deadline <= now => {
+                let Some(call) = self.calls.remove(&id) else { return };
+                self.act(Action::CancelCall { call: id });
+                self.judge(now, &call, &past_deadline());
+            }
+            _ => self.forget(id),
+        }
     }
 
     /// Nobody waits for it any more: its end will change nothing.
@@ -290,6 +327,10 @@ const DEADLINE_EXCEEDED: i32 = 4;
 const UNAVAILABLE: i32 = 14;
 const CANCELLED: i32 = 1;
 
+fn past_deadline() -> CallEnd {
+    CallEnd::Failed { code: DEADLINE_EXCEEDED, message: "the deadline is over".to_owned() }
+}
+
 /// The body of a response, or why there is none.
 fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
     match end {
@@ -306,6 +347,17 @@ fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::mark
     Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
         .with_source(source)
         .with_delivery(Delivery::Unknown)
+}
+
+/// The same error with `hint` after its text. Keeps the original as the source.
+fn with_hint(error: Error, hint: &str) -> Error {
+    let (delivery, attempts) = (error.delivery(), error.attempts());
+    let hinted = Error::new(error.kind(), format!("{error}; {hint}")).with_recovery(error.recovery());
+    let hinted = match error.code() {
+        Some(code) => hinted.with_code(code),
+        None => hinted,
+    };
+    hinted.with_source(error).with_delivery(delivery).with_attempts(attempts)
 }
 
 fn closed(what: &str) -> Error {

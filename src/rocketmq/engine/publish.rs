@@ -16,6 +16,8 @@ use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::{code, pb, queue as fifo};
 
+/// An attempt that has less than this, or than a tenth of the whole send timeout, would end unanswered.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(20);
 /// While no endpoint has a connection, sends look again after this.
 const NO_CONNECTION_PAUSE: Duration = Duration::from_millis(100);
 
@@ -144,6 +146,15 @@ impl Publisher {
 }
 
 impl Send {
+    /// Whether there is no time for another attempt. A cancelled one costs more than it can bring.
+    fn is_too_late(&self, now: Instant) -> bool {
+        let Ticket { due, called_at, .. } = self.ticket;
+        due.is_some_and(|due| {
+            let allowed = due.saturating_duration_since(called_at);
+            due.saturating_duration_since(now) < SHORTEST_ATTEMPT.min(allowed / 10)
+        })
+    }
+
     /// An error that ends this send from outside: a call under way is in doubt.
     fn fate(&self, error: &Error) -> Error {
         let delivery = if self.call.is_some() { Delivery::Unknown } else { self.worst };
@@ -228,6 +239,11 @@ impl Engine {
     fn start_send(&mut self, now: Instant, id: SessionId, place: u64) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let Some(send) = session.publisher.sends.get(&place) else { return true };
+        if send.is_too_late(now) {
+            // Its timeout answers it.
+            session.publisher.ready.remove(&place);
+            return true;
+        }
         let topic = Arc::clone(&send.message.topic);
         let choice = match session.routes.get(&*topic) {
             Some(route) if route.known => session.publisher.choose(send, route, &self.isolated, &session.settings),
@@ -361,10 +377,10 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
-        if let Some(call) = call {
-            self.forget(call);
-        }
         self.act(Action::Settle(settled));
+        if let Some(call) = call {
+            self.give_up(now, call);
+        }
         self.check_closed(now, id);
     }
 
@@ -379,16 +395,18 @@ impl Engine {
             .map(|(place, _)| *place)
             .collect();
         for place in due {
-            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else {
-                continue;
-            };
+            let Some(session) = self.sessions.get(&id) else { continue };
+            let Some(send) = session.publisher.sends.get(&place) else { continue };
             let allowed =
                 send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
             let text = format!("send to {} was not answered within {allowed:?}", send.message.topic);
-            let error = Error::new(ErrorKind::Timeout, text);
-            let error = match &send.last {
-                Some(last) => error.with_source(last.clone()),
-                None => error,
+            let route = session.routes.get(&*send.message.topic).and_then(|route| route.error.as_ref());
+            let error = match (&send.last, route) {
+                (Some(last), _) => Error::new(ErrorKind::Timeout, text).with_source(last.clone()),
+                (None, Some(last)) => {
+                    Error::new(ErrorKind::Timeout, format!("{text}: {last}")).with_source(last.clone())
+                }
+                (None, None) => Error::new(ErrorKind::Timeout, text),
             };
             let error = send.fate(&error);
             self.settle_send(now, id, place, Err(error));

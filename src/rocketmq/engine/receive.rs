@@ -8,7 +8,7 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, Arrived, CallEnd, CallId, Handle, ReplyOf, Role, SessionId};
-use super::{Engine, Purpose, Timer, closed, response};
+use super::{Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::rocketmq::message::resource;
@@ -37,6 +37,9 @@ pub(super) struct Receiver {
 
 struct Poll {
     call: CallId,
+    started: Instant,
+    /// As many as it asked for.
+    max: usize,
     messages: Vec<Arrived>,
     status: Option<pb::Status>,
     invisible: Duration,
@@ -274,12 +277,12 @@ impl Engine {
         let body = encode(&request);
         let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
-            let poll = Poll { call, messages: Vec::new(), status: None, invisible };
+            let poll = Poll { call, started: now, max, messages: Vec::new(), status: None, invisible };
             session.receiver.polls.insert(key, poll);
         }
     }
 
-    pub(super) fn poll_frame(&mut self, call: CallId, body: Bytes) {
+    pub(super) fn poll_frame(&mut self, now: Instant, call: CallId, body: Bytes) {
         let Some((id, key)) = self.calls.get(&call).and_then(|known| match &known.purpose {
             Purpose::Poll(key) => Some((known.session, key.clone())),
             _ => None,
@@ -293,6 +296,12 @@ impl Engine {
         use pb::receive_message_response::Content;
         match pb::ReceiveMessageResponse::parse_from_bytes(&body).map(|frame| frame.content) {
             Ok(Some(Content::Status(status))) => poll.status = Some(status),
+            Ok(Some(Content::Message(_))) if poll.messages.len() >= poll.max => {
+                // It might go on for ever. What is not taken comes again when its time is over.
+                log::warn!("the server gives more messages than were asked for: the receive is broken off");
+                self.forget(call);
+                self.poll_ended(now, id, &key, CallEnd::StreamOver);
+            }
             Ok(Some(Content::Message(message))) => {
                 if let Some(endpoints) = endpoints {
                     poll.messages.push(Arrived { message: Box::new(message), endpoints });
@@ -321,11 +330,11 @@ impl Engine {
             return;
         }
         let what = format!("receive from {}", key.topic);
-        let status = poll.status.filter(|status| !code::is_nothing_found(status.code.value()));
         let outcome = match end {
-            CallEnd::StreamOver => match &status {
+            CallEnd::StreamOver => match &poll.status {
+                Some(status) if code::is_nothing_found(status.code.value()) => Ok(()),
                 Some(status) => code::check(Some(status), &what),
-                None => Ok(()),
+                None => Err(malformed(&what, "it has no status")),
             },
             CallEnd::NotStarted(fault) => Err(fault.error(&what)),
             CallEnd::Cancelled => {
@@ -355,7 +364,14 @@ impl Engine {
             match &outcome {
                 Ok(()) => {
                     *heard = true;
-                    answered.insert(key.clone());
+                    // One that came back too soon is not repeated at once: it might do so for ever.
+                    let at = poll.started + FAILED_PAUSE;
+                    if at <= now || at >= *await_until {
+                        answered.insert(key.clone());
+                    } else {
+                        again.insert(key.clone(), at);
+                        self.timers.arm(Timer::Again(number), at);
+                    }
                 }
                 Err(error) => {
                     *failure = Some(error.clone());
@@ -446,9 +462,12 @@ impl Engine {
     pub(super) fn operation_due(&mut self, now: Instant, number: u64) {
         match self.operations.get(&number) {
             Some(Operation::Receive { heard, failure, .. }) => {
+                // Silence is no empty queue.
+                let silence = || Error::new(ErrorKind::Timeout, "receive: no server answered in time");
                 let result = match failure {
-                    Some(error) if !heard => Err(error.clone()),
-                    _ => Ok(Vec::new()),
+                    _ if *heard => Ok(Vec::new()),
+                    Some(error) => Err(error.clone()),
+                    None => Err(silence()),
                 };
                 self.end_receive(number, result);
             }

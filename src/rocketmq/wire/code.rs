@@ -29,6 +29,11 @@ pub(crate) fn is_success(code: i32) -> bool {
     matches!(Code::from_i32(code), Some(Code::OK | Code::MULTIPLE_RESULTS))
 }
 
+/// Whether each entry of an answer has a result of its own.
+pub(crate) fn is_mixed(code: i32) -> bool {
+    code == Code::MULTIPLE_RESULTS.value()
+}
+
 /// Whether a receive ended without messages, which is no error.
 pub(crate) fn is_nothing_found(code: i32) -> bool {
     code == Code::MESSAGE_NOT_FOUND.value()

@@ -21,16 +21,24 @@
 //! # }
 //! ```
 
+mod answers;
 mod guard;
+mod polls;
 mod queue;
 mod script;
 mod service;
+mod share;
+mod sql;
 mod state;
+mod streams;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use grpcio::{
@@ -42,7 +50,7 @@ use crate::error::{Error, ErrorKind};
 use crate::rocketmq::MessageType;
 use guard::Guard;
 pub use queue::Stored;
-pub use script::{Effect, Rpc, Script};
+pub use script::{Arrival, Effect, End, Rpc, Script};
 use state::State;
 use worker::Job;
 
@@ -175,9 +183,19 @@ impl Proxy {
         self.state.lock().create_topic(topic.into(), accepts, queues);
     }
 
+    /// Forgets a topic and its messages.
+    pub fn delete_topic(&self, topic: &str) {
+        self.state.lock().delete_topic(topic);
+    }
+
+    /// Routes of a topic name so many queues from now on, spread over these endpoints. Messages stay where they are.
+    pub fn route_topic(&self, topic: &str, queues: usize, endpoints: &[usize]) {
+        self.state.lock().route_topic(topic, queues, endpoints);
+    }
+
     /// How often a group may be given a message before it goes to the dead letters: 16 by default.
     pub fn max_attempts(&self, group: impl Into<String>, attempts: u32) {
-        self.state.lock().max_attempts(group.into(), attempts);
+        self.state.lock().limit_attempts(group.into(), attempts);
     }
 
     /// What a topic holds, in the order in which it was stored, acknowledged messages included.
@@ -185,7 +203,7 @@ impl Proxy {
         self.state.lock().stored(topic)
     }
 
-    /// Messages that a group was given too often.
+    /// Messages that a group was given too often. They are in the topic `%DLQ%` and the group's name, too.
     pub fn dead_letters(&self, group: &str) -> Vec<Stored> {
         self.state.lock().dead_letters(group)
     }
@@ -195,14 +213,24 @@ impl Proxy {
         self.state.lock().calls(endpoint, rpc)
     }
 
+    /// The calls that arrived, oldest first: the latest 100,000.
+    pub fn history(&self) -> Vec<Arrival> {
+        self.state.lock().history()
+    }
+
     /// Telemetry streams whose first write was something else than Settings.
     pub fn streams_without_settings(&self) -> u64 {
-        self.state.lock().streams_without_settings()
+        self.state.lock().streams.without_settings
     }
 
     /// Telemetry streams that are open, by endpoint.
     pub fn streams(&self, endpoint: usize) -> usize {
-        self.state.lock().streams(endpoint)
+        self.state.lock().streams.count(endpoint)
+    }
+
+    /// How many times Settings came, by endpoint.
+    pub fn settings(&self, endpoint: usize) -> u64 {
+        self.state.lock().streams.settings.get(&endpoint).copied().unwrap_or(0)
     }
 
     /// Calls of this kind are to misbehave; see [`Script`].
@@ -212,7 +240,7 @@ impl Proxy {
 
     /// Ends all telemetry streams.
     pub fn end_streams(&self) {
-        self.state.lock().end_streams();
+        self.state.lock().streams.end_all();
     }
 
     /// Forgets the settings of all clients: their heartbeats are answered UNRECOGNIZED_CLIENT_TYPE until they send
@@ -223,23 +251,38 @@ impl Proxy {
 
     /// Asks all clients of an endpoint to connect anew (`ReconnectEndpointsCommand`).
     pub fn ask_reconnect(&self, endpoint: usize) {
-        self.state.lock().command(endpoint, state::reconnect_command());
+        self.command(endpoint, streams::reconnect_command());
     }
 
     /// Asks all clients of an endpoint for the state of their threads (`PrintThreadStackTraceCommand`); answers are
     /// in [`thread_traces`](Self::thread_traces).
     pub fn ask_threads(&self, endpoint: usize) {
-        self.state.lock().command(endpoint, state::threads_command());
+        self.command(endpoint, streams::threads_command());
     }
 
     /// What clients answered to [`ask_threads`](Self::ask_threads).
     pub fn thread_traces(&self) -> Vec<String> {
-        self.state.lock().thread_traces()
+        self.state.lock().streams.traces.clone()
+    }
+
+    /// Writes an encoded `TelemetryCommand`, or what is none, on all streams of an endpoint.
+    pub fn command(&self, endpoint: usize, command: impl Into<Vec<u8>>) {
+        self.state.lock().streams.write(endpoint, &command.into().into());
+    }
+
+    /// What clients wrote on their streams beside Settings: encoded `TelemetryCommand`s.
+    pub fn replies(&self) -> Vec<Vec<u8>> {
+        self.state.lock().streams.replies.clone()
     }
 
     /// The largest body that it takes and tells clients of, from their next Settings on: 4 MiB by default.
     pub fn max_body_size(&self, bytes: usize) {
-        self.state.lock().set_max_body_size(bytes);
+        self.state.lock().max_body_size = bytes;
+    }
+
+    /// The pauses between attempts that it tells clients of, from their next Settings on: none by default.
+    pub fn backoff(&self, initial: Duration, max: Duration, multiplier: f32) {
+        self.state.lock().backoff = Some(streams::backoff(initial, max, multiplier));
     }
 }
 

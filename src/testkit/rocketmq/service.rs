@@ -5,15 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use futures_channel::{mpsc, oneshot};
-use futures_util::{FutureExt, StreamExt, TryFutureExt};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Sink, SinkExt, StreamExt};
 use grpcio::{
     GrpcSlice, Marshaller, MessageReader, Method as GrpcMethod, MethodType, RpcContext, RpcStatus, RpcStatusCode,
     Service, ServiceBuilder, WriteFlags,
 };
 
 use super::guard::{Guard, UNAUTHORIZED};
-use super::state::State;
-use super::worker::{Answer, Job};
+use super::state::refusal;
+use super::worker::{Answer, Frame, Job};
 use crate::rocketmq::wire::method::{Kind, Method};
 
 pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -> Service {
@@ -25,7 +26,7 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -
                 builder =
                     builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
                         if let Some(text) = guard.refusal(&context) {
-                            context.spawn(sink.success(State::refusal(method, UNAUTHORIZED, &text)).map(drop));
+                            context.spawn(sink.success(refusal(UNAUTHORIZED, &text)).map(drop));
                             return;
                         }
                         let (reply, answer) = oneshot::channel();
@@ -47,11 +48,10 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -
                         let client = client_id(&context);
                         // The frames end when there is nobody left to send more.
                         let _ = match guard.refusal(&context) {
-                            Some(text) => frames.unbounded_send(State::refusal(method, UNAUTHORIZED, &text)).is_ok(),
+                            Some(text) => frames.unbounded_send(Frame::Body(refusal(UNAUTHORIZED, &text))).is_ok(),
                             None => jobs.send(Job::Stream { endpoint, method, client, body, frames }).is_ok(),
                         };
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).map(drop));
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
@@ -62,7 +62,7 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
                         if let Some(text) = guard.refusal(&context) {
-                            let frame = Ok((State::refusal(method, UNAUTHORIZED, &text), WriteFlags::default()));
+                            let frame = Ok((refusal(UNAUTHORIZED, &text), WriteFlags::default()));
                             let refused = futures_util::stream::iter([frame]).forward(sink);
                             context.spawn(refused.map(move |_: Result<(), grpcio::Error>| drop(requests)));
                             return;
@@ -77,14 +77,39 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -
                             .for_each(std::future::ready)
                             .map(move |()| drop(told.send(Job::Ended { stream: id })));
                         context.spawn(read);
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).unwrap_or_else(|_| ()));
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
         }
     }
     builder.build()
+}
+
+/// Frames one after another, until they end or one says how the call does.
+fn pass_on<S>(
+    mut frames: mpsc::UnboundedReceiver<Frame>,
+    mut sink: S,
+    fail: fn(S, RpcStatus) -> BoxFuture<'static, ()>,
+) -> BoxFuture<'static, ()>
+where
+    S: Sink<(Bytes, WriteFlags)> + Unpin + Send + 'static,
+    S::Error: Send,
+{
+    let passing = async move {
+        while let Some(frame) = frames.next().await {
+            match frame {
+                Frame::Body(body) => {
+                    if sink.send((body, WriteFlags::default())).await.is_err() {
+                        return;
+                    }
+                }
+                Frame::Failed(code, text) => return fail(sink, status(code, text)).await,
+            }
+        }
+        let _ = sink.close().await;
+    };
+    passing.boxed()
 }
 
 fn client_id(context: &RpcContext<'_>) -> String {

@@ -153,8 +153,16 @@ fn what_no_server_should_send_is_an_error() {
 
 #[test]
 fn a_name_server_s_port_is_hinted_at() {
-    assert!(endpoints("10.0.0.1:9876").hint().unwrap().contains("10.0.0.1:9876"));
-    assert_eq!(endpoints("10.0.0.1:8081").hint(), None);
+    for (address, what) in [("10.0.0.1:9876", "name server"), ("10.0.0.1:8080", "remoting"), ("[::1]:10911", "broker")]
+    {
+        let hint = endpoints(address).hint();
+        assert!(
+            hint.contains(&format!("{address} looks like")) && hint.contains(what) && hint.contains("8081"),
+            "{hint}"
+        );
+    }
+    let hint = endpoints("10.0.0.1:8081").hint();
+    assert!(hint.contains("8081") && hint.contains("9876") && !hint.contains("looks like"), "{hint}");
 }
 
 proptest! {
