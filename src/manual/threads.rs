@@ -7,8 +7,9 @@
 //! | `tmq-sweeper` | send timeouts | its queue |
 //! | `tmq-callback-N`, two by default | callbacks of users | user code |
 //! | `tmq-lookup`, started when needed | host names | the system's resolver |
+//! | `tmq-credentials`, `tmq-tls-probe` (RocketMQ), while there is work | credentials that users supply, looks at servers' certificates | user code, the network |
 //!
-//! All but the first belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
+//! All but the first and the last belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
 //! does not grow with producers, consumers, topics or connections.
 //!
 //! Only threads of users wait, and only for room (permits), for results, and for messages. The event loop never

@@ -88,7 +88,7 @@ impl Engine {
         let id = *id;
         let Some(part) = parts.get_mut(index) else { return };
         part.call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+        if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
             return;
         }
@@ -168,7 +168,7 @@ impl Engine {
         let Some(Operation::Change { session: id, call, .. }) = self.operations.get_mut(&number) else { return };
         let id = *id;
         *call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+        if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
             return;
         }

@@ -61,6 +61,8 @@ pub(crate) struct EngineStats {
     pub longest_overdue: Duration,
     /// Transports that were replaced.
     pub recoveries: u64,
+    /// Heartbeats that were answered well.
+    pub heartbeats: u64,
 }
 
 /// What waits for a time.
@@ -334,7 +336,7 @@ fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
     match end {
         CallEnd::Response(body) => Ok(body),
         CallEnd::Failed { code, message } => Err(code::grpc_error(code, what, &message, message.clone())),
-        CallEnd::NotStarted => Err(Error::new(ErrorKind::Transport, format!("{what}: there is no connection"))),
+        CallEnd::NotStarted(fault) => Err(fault.error(what)),
         CallEnd::Cancelled => Err(code::grpc_error(CANCELLED, what, "the connection was replaced", "cancelled")),
         CallEnd::StreamOver => Err(malformed(what, "a stream where one answer is due")),
     }

@@ -16,6 +16,8 @@ use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::{code, pb, queue as fifo};
 
+/// An attempt that has less than this, or than a tenth of the whole send timeout, would end unanswered.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(20);
 /// While no endpoint has a connection, sends look again after this.
 const NO_CONNECTION_PAUSE: Duration = Duration::from_millis(100);
 
@@ -144,6 +146,15 @@ impl Publisher {
 }
 
 impl Send {
+    /// Whether there is no time for another attempt. A cancelled one costs more than it can bring.
+    fn is_too_late(&self, now: Instant) -> bool {
+        let Ticket { due, called_at, .. } = self.ticket;
+        due.is_some_and(|due| {
+            let allowed = due.saturating_duration_since(called_at);
+            due.saturating_duration_since(now) < SHORTEST_ATTEMPT.min(allowed / 10)
+        })
+    }
+
     /// An error that ends this send from outside: a call under way is in doubt.
     fn fate(&self, error: &Error) -> Error {
         let delivery = if self.call.is_some() { Delivery::Unknown } else { self.worst };
@@ -228,6 +239,11 @@ impl Engine {
     fn start_send(&mut self, now: Instant, id: SessionId, place: u64) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let Some(send) = session.publisher.sends.get(&place) else { return true };
+        if send.is_too_late(now) {
+            // Its timeout answers it.
+            session.publisher.ready.remove(&place);
+            return true;
+        }
         let topic = Arc::clone(&send.message.topic);
         let choice = match session.routes.get(&*topic) {
             Some(route) if route.known => session.publisher.choose(send, route, &self.isolated, &session.settings),
@@ -296,16 +312,16 @@ impl Engine {
         let what = format!("send to {}", send.message.topic);
         let answer = match end {
             // Neither counts: nothing was tried, or we broke it off.
-            CallEnd::NotStarted => {
+            CallEnd::NotStarted(fault) => {
                 send.attempts = send.attempts.saturating_sub(1);
                 let elsewhere = session.routes.get(&*send.message.topic).is_some_and(|route| {
                     send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address))
                 });
-                if elsewhere {
+                if elsewhere && fault.is_of_transport() {
                     publisher.ready.insert(place);
                 } else {
                     send.tried.clear();
-                    send.last = Some(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")));
+                    send.last = Some(fault.error(&what));
                     publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
                 }
                 self.pump(now, id);

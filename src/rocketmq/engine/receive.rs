@@ -336,8 +336,9 @@ impl Engine {
                 Some(status) => code::check(Some(status), &what),
                 None => Err(malformed(&what, "it has no status")),
             },
-            CallEnd::NotStarted | CallEnd::Cancelled => {
-                Err(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")))
+            CallEnd::NotStarted(fault) => Err(fault.error(&what)),
+            CallEnd::Cancelled => {
+                Err(Error::new(ErrorKind::Unavailable, format!("{what}: the connection was replaced")))
             }
             end => response(end, &what).map(|_| ()),
         };

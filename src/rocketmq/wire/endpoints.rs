@@ -116,13 +116,18 @@ impl Endpoints {
         }
     }
 
+    /// The one at the place `first` alone.
+    pub(crate) fn alone(&self, first: usize) -> Self {
+        let at = first.checked_rem(self.addresses.len()).unwrap_or(0);
+        Self { scheme: self.scheme, addresses: self.addresses.get(at).cloned().into_iter().collect() }
+    }
+
     #[cfg(test)]
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
     }
 
     /// At least one, in order.
-    #[cfg(test)]
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }

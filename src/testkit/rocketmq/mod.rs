@@ -22,6 +22,7 @@
 //! ```
 
 mod answers;
+mod guard;
 mod polls;
 mod queue;
 mod script;
@@ -40,11 +41,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use grpcio::{ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials};
+use grpcio::{
+    ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials, ServerCredentialsBuilder,
+};
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::rocketmq::MessageType;
+use guard::Guard;
 pub use queue::Stored;
 pub use script::{Arrival, Effect, End, Rpc, Script};
 use state::State;
@@ -55,12 +59,14 @@ use worker::Job;
 #[must_use = "the proxy starts with `start`"]
 pub struct ProxyBuilder {
     endpoints: usize,
+    tls: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A proxy in this process. It ends when this is dropped.
 pub struct Proxy {
     state: Arc<Mutex<State>>,
     jobs: Sender<Job>,
+    guard: Arc<Guard>,
     /// Behind a lock because they are not `Sync`; nobody but `drop` asks for them.
     servers: Mutex<Vec<Server>>,
     thread: Option<JoinHandle<()>>,
@@ -72,6 +78,13 @@ impl ProxyBuilder {
     /// queues are spread over them.
     pub fn endpoints(mut self, endpoints: usize) -> Self {
         self.endpoints = endpoints;
+        self
+    }
+
+    /// Speaks TLS, and nothing else, with this certificate and private key, both in PEM. By default plaintext. See
+    /// [`Proxy::SELF_SIGNED`].
+    pub fn tls(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.tls = Some((certificate_pem.into(), key_pem.into()));
         self
     }
 
@@ -93,6 +106,7 @@ impl ProxyBuilder {
         let state = Arc::new(Mutex::new(State::new(self.endpoints)));
         let (jobs, thread) = worker::start(Arc::clone(&state)).map_err(|error| failed(&error))?;
         let environment = Arc::new(EnvBuilder::new().cq_count(1).name_prefix("tmq-proxy").build());
+        let guard = Arc::new(Guard::default());
         let mut servers = Vec::new();
         for endpoint in 0..self.endpoints {
             let arguments = ChannelBuilder::new(Arc::clone(&environment))
@@ -101,18 +115,25 @@ impl ProxyBuilder {
                 .reuse_port(false)
                 .build_args();
             let mut server = ServerBuilder::new(Arc::clone(&environment))
-                .register_service(service::service(endpoint, &jobs))
+                .register_service(service::service(endpoint, &jobs, &guard))
                 .channel_args(arguments)
                 .build()
                 .map_err(|error| failed(&error))?;
-            let port = server
-                .add_listening_port("127.0.0.1:0", ServerCredentials::insecure())
-                .map_err(|error| failed(&error))?;
+            let port = server.add_listening_port("127.0.0.1:0", self.credentials()).map_err(|error| failed(&error))?;
             server.start();
             state.lock().listen(endpoint, SocketAddr::from(([127, 0, 0, 1], port)));
             servers.push(server);
         }
-        Ok(Proxy { state, jobs, servers: Mutex::new(servers), thread: Some(thread), _environment: environment })
+        Ok(Proxy { state, jobs, guard, servers: Mutex::new(servers), thread: Some(thread), _environment: environment })
+    }
+
+    fn credentials(&self) -> ServerCredentials {
+        match &self.tls {
+            Some((certificate, key)) => {
+                ServerCredentialsBuilder::new().add_cert(certificate.clone(), key.clone()).build()
+            }
+            None => ServerCredentials::insecure(),
+        }
     }
 }
 
@@ -128,7 +149,18 @@ impl Proxy {
 
     /// Options for a proxy.
     pub fn builder() -> ProxyBuilder {
-        ProxyBuilder { endpoints: 1 }
+        ProxyBuilder { endpoints: 1, tls: None }
+    }
+
+    /// A self-signed certificate for `localhost` and 127.0.0.1 and its private key, both in PEM, for
+    /// [`ProxyBuilder::tls`]. Everybody knows this key: it protects nothing.
+    pub const SELF_SIGNED: (&'static str, &'static str) =
+        (include_str!("self_signed.crt.pem"), include_str!("self_signed.key.pem"));
+
+    /// From now on turns away (UNAUTHORIZED, 40100) every call that is not signed with this access key and secret key.
+    /// By default nobody is.
+    pub fn require_credentials(&self, access_key: impl Into<String>, secret_key: impl Into<String>) {
+        self.guard.require(access_key.into(), secret_key.into());
     }
 
     /// What a client is built with: the endpoint with the number 0, as it is [advertised](Self::advertise).

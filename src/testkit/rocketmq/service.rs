@@ -1,5 +1,7 @@
 //! The gRPC side: calls become jobs for the worker, what it says becomes answers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use futures_channel::{mpsc, oneshot};
@@ -10,17 +12,23 @@ use grpcio::{
     Service, ServiceBuilder, WriteFlags,
 };
 
+use super::guard::{Guard, UNAUTHORIZED};
+use super::state::refusal;
 use super::worker::{Answer, Frame, Job};
 use crate::rocketmq::wire::method::{Kind, Method};
 
-pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
+pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -> Service {
     let mut builder = ServiceBuilder::new();
     for method in Method::ALL {
-        let jobs = jobs.clone();
+        let (jobs, guard) = (jobs.clone(), Arc::clone(guard));
         match method.kind() {
             Kind::Unary => {
                 builder =
                     builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
+                        if let Some(text) = guard.refusal(&context) {
+                            context.spawn(sink.success(refusal(UNAUTHORIZED, &text)).map(drop));
+                            return;
+                        }
                         let (reply, answer) = oneshot::channel();
                         let client = client_id(&context);
                         let _ = jobs.send(Job::Call { endpoint, method, client, body, reply });
@@ -38,7 +46,11 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                     move |context: RpcContext<'_>, body, sink| {
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
-                        let _ = jobs.send(Job::Stream { endpoint, method, client, body, frames });
+                        // The frames end when there is nobody left to send more.
+                        let _ = match guard.refusal(&context) {
+                            Some(text) => frames.unbounded_send(Frame::Body(refusal(UNAUTHORIZED, &text))).is_ok(),
+                            None => jobs.send(Job::Stream { endpoint, method, client, body, frames }).is_ok(),
+                        };
                         context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
@@ -49,6 +61,12 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                     move |context: RpcContext<'_>, requests, sink| {
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
+                        if let Some(text) = guard.refusal(&context) {
+                            let frame = Ok((refusal(UNAUTHORIZED, &text), WriteFlags::default()));
+                            let refused = futures_util::stream::iter([frame]).forward(sink);
+                            context.spawn(refused.map(move |_: Result<(), grpcio::Error>| drop(requests)));
+                            return;
+                        }
                         let (id, jobs) = (super::worker::next_stream(), jobs.clone());
                         let _ = jobs.send(Job::Opened { endpoint, client, stream: id, frames });
                         let told = jobs.clone();

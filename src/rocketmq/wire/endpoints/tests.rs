@@ -101,6 +101,10 @@ fn targets_that_grpc_dials() {
     assert_eq!(three.target(usize::MAX), three.target(usize::MAX % 3));
     assert_eq!(endpoints("[::1]:1;[::2]:2").target(1), "ipv6:[::2]:2,[::1]:1");
     assert_eq!(endpoints("https://Proxy:443").target(5), "dns:proxy:443");
+    assert_eq!(
+        (three.alone(1).target(0), three.alone(5).target(3)),
+        ("ipv4:10.0.0.2:2".into(), "ipv4:10.0.0.3:3".into())
+    );
     let names = Endpoints::from_proto(&sent(pb::AddressScheme::DOMAIN_NAME, &[("a", 1), ("b", 2)])).unwrap();
     assert_eq!([names.target(0), names.target(1)], ["dns:a:1", "dns:b:2"]);
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::produce::pump;
-use super::receivers::{IDLE, receive_all, skip_to_end};
+use super::receivers::{Acks, IDLE, receive_all, skip_to_end};
 use super::{Run, usual_count};
 use crate::args::fresh;
 use crate::interrupt;
@@ -35,6 +35,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     let take = |_: &_| {
         let number = taken.fetch_add(1, Ordering::AcqRel) + 1;
         if number == run.warmup.max(1) {
+            let _ = run.counters.restart();
             let running = Clock::Running { meter: Meter::start(), before: number.min(run.warmup) };
             *clock.lock().unwrap_or_else(PoisonError::into_inner) = running;
         }
@@ -54,7 +55,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
         let until = started.zip(args.seconds).and_then(|(started, span)| started.checked_add(span));
         until.is_some_and(|until| now >= until) || now.duration_since(last_arrival) >= IDLE
     };
-    receive_all(&consumer, args.receivers, &take, &over)?;
+    receive_all(&consumer, args.receivers, args.acks, run.counters, &take, &over)?;
     let count = taken.load(Ordering::Acquire);
     stop(&clock, count);
     let (mut measured, messages) = match clock.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -71,7 +72,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
         // Waiting for what does not come is no part of it.
         measured.elapsed = measured.elapsed.saturating_sub(IDLE);
     }
-    Ok(Results { messages, measured, errors, timed: false })
+    Ok(Results { messages, measured, errors, timed: args.acks == Acks::Each })
 }
 
 /// The first stop counts.

@@ -8,7 +8,7 @@ use threadmq::Error;
 use threadmq::rocketmq::MessageView;
 
 use super::Run;
-use super::receivers::{IDLE, receive_all, skip_to_end};
+use super::receivers::{Acks, IDLE, receive_all, skip_to_end};
 use crate::args::fresh;
 use crate::interrupt;
 use crate::meter::Meter;
@@ -85,7 +85,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
             expected.store(accepted, Ordering::Release);
             meter
         });
-        let received = receive_all(&consumer, args.receivers, &take, &over);
+        let received = receive_all(&consumer, args.receivers, Acks::Batch, counters, &take, &over);
         (sending.join(), received)
     });
     received?;

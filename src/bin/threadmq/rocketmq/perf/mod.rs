@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use threadmq::rocketmq::{Client, Producer};
 
+use receivers::Acks;
+
 use super::args::{SendArgs, ServerArgs};
 use super::{connect, producer, start};
 use crate::args::{positive, rate, seconds};
@@ -45,6 +47,9 @@ pub struct Args {
     /// Threads that receive and acknowledge, 1 to 64
     #[arg(long, value_name = "THREADS", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=64))]
     receivers: u16,
+    /// How `consume` acknowledges
+    #[arg(long, value_name = "HOW", default_value = "batch")]
+    acks: Acks,
     /// Print one JSON object on standard output, and nothing else there
     #[arg(long)]
     json: bool,
