@@ -70,7 +70,9 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -
                         let (id, jobs) = (super::worker::next_stream(), jobs.clone());
                         let _ = jobs.send(Job::Opened { endpoint, client, stream: id, frames });
                         let told = jobs.clone();
+                        // After an error there would be nothing but errors, for ever.
                         let read = requests
+                            .take_while(|body| std::future::ready(body.is_ok()))
                             .map(move |body| {
                                 let _ = body.map(|body| jobs.send(Job::Command { stream: id, body }));
                             })

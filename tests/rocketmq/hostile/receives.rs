@@ -157,10 +157,7 @@ fn strange_messages_are_given_as_they_are() {
         ("an absurd queue", message_frame(properties("1").number(13, -1).number(14, i64::MIN), "body"), false),
         (
             "absurd times",
-            message_frame(
-                properties("1").message(7, long_ago()).message(8, long_ago()).message(10, far()).message(11, far()),
-                "body",
-            ),
+            message_frame(properties("1").message(7, long_ago()).message(9, long_ago()).message(11, far()), "body"),
             false,
         ),
         ("an unknown type", message_frame(properties("1").number(6, 1234), "body"), false),

@@ -109,6 +109,7 @@ fn start_fails_in_time_without_settings() {
                     assert!(opened <= started + 2, "{name}: opened {opened} times in {started} s");
                     // Without streams nobody speaks for the session any more.
                     eventually("nothing stays", || stage.proxy.streams(0) == 0);
+                    println!("{name}: {error} (after {:?})", called.elapsed());
                     stage.proxy.on(Rpc::Telemetry).behave();
                     stage.producer().send(message()).unwrap_or_else(|error| panic!("after {name}: {error}"));
                     stage.finish();
