@@ -3,10 +3,12 @@
 mod actions;
 mod app;
 mod by_hand;
+mod by_hands;
 mod check;
 mod consumers;
 mod coverage;
 mod depot;
+mod hands;
 mod mutants;
 mod network;
 mod plan;

@@ -234,10 +234,10 @@ impl Plan {
     pub(super) fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x5EED_0F0F);
         let endpoints = 2 + usize::from(rng.chance(1, 3));
-        let count = 1 + rng.below(3);
+        let count = 3 + rng.below(2);
         let mut producers: Vec<ProducerPlan> =
-            (0..count).map(|_| ProducerPlan::random(&mut rng, 320 / count)).collect();
-        if count > 1 && rng.chance(1, 3) {
+            (0..count).map(|_| ProducerPlan::random(&mut rng, 480 / count)).collect();
+        if rng.chance(1, 3) {
             producers[0].close = Some((rng.below(BUSY), 200 * MS + rng.below(10 * SEC)));
         }
         let consumers = (0..rng.below(3)).map(|_| ConsumerPlan::random(&mut rng)).collect();
@@ -248,6 +248,13 @@ impl Plan {
         if ends_in_trouble {
             let last = |rng: &mut Rng| (BUSY - 3 * SEC + rng.below(4 * SEC), Fault::random(rng, endpoints));
             faults.extend((0..3).map(|_| last(&mut rng)).collect::<Vec<_>>());
+            if rng.chance(1, 3) {
+                // Everything is dead when the client closes, and its sends do not give up.
+                faults.extend((0..2).map(|endpoint| (BUSY - 2 * SEC, Fault::HalfOpen { endpoint, thaw: None })));
+                for producer in &mut producers {
+                    (producer.max_attempts, producer.send_timeout) = (20, Duration::from_secs(30));
+                }
+            }
         }
         faults.sort_by_key(|(at, _)| *at);
         Self { seed, endpoints, latency: 200 + rng.below(20 * MS), producers, consumers, faults, ends_in_trouble }

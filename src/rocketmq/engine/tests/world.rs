@@ -53,6 +53,8 @@ pub(super) enum Event {
     Visible(usize),
     PollOver(CallId),
     PollFrame(CallId, Bytes),
+    /// A message comes in while all is well: for a consumer, at a place.
+    Probe(usize, usize),
     /// By now the user must have this message.
     Found(usize),
     /// A consumer gives a topic up while all is well; by a second later that is told.
@@ -336,6 +338,12 @@ impl World {
             Event::Mend(fault) => self.mend(fault),
             Event::Thaw(entry) => self.thaw(entry),
             Event::Close(index) => self.close(index),
+            Event::Probe(index, place) => {
+                let uid = self.feed(index, place / 2, place % 2);
+                // Servers refuse polls of less than 5 s: a receive that has less left goes without them.
+                let wait = self.plan.consumers[index].wait.as_micros() as Micros;
+                self.after(wait.min(5 * SEC + 500 * MS), Event::Found(uid));
+            }
             Event::Unsubscribe(index) => {
                 if self.consumers[index].open && self.consumers[index].topics.len() == TOPICS.len() {
                     self.unsubscribe(index, 1);
@@ -390,14 +398,12 @@ impl World {
                 }
                 for index in (0..self.consumers.len()).filter(|index| self.consumers[*index].open).collect::<Vec<_>>() {
                     for place in 0..2 * TOPICS.len() {
-                        let uid = self.feed(index, place / 2, place % 2);
-                        // Servers refuse polls of less than 5 s: a receive that has less left goes without them.
-                        let wait = self.plan.consumers[index].wait.as_micros() as Micros;
-                        self.after(wait.min(5 * SEC + 500 * MS), Event::Found(uid));
+                        let delay = self.rng.below(18 * SEC) * u64::from(place > 0);
+                        self.after(delay, Event::Probe(index, place));
                     }
                     let settled = self.now > self.start_due[&self.consumers[index].session] + 5 * SEC;
                     if settled {
-                        self.after(20 * SEC, Event::Unsubscribe(index));
+                        self.after(25 * SEC, Event::Unsubscribe(index));
                     }
                 }
                 self.after(31 * SEC, Event::Stage(Stage::ShuttingDown));
