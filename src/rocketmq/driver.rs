@@ -95,6 +95,7 @@ fn refuse(control: Control) {
             Command::Receive { reply: Reply::Answered, .. } => {}
             Command::Ack { reply, .. } => reply.settle(Err(error())),
             Command::ChangeInvisible { reply, .. } => reply.settle(Err(error())),
+            Command::ResumeGroup { .. } => {}
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },

@@ -35,6 +35,7 @@ pub struct ProducerBuilder {
     send_timeout: Option<Duration>,
     max_in_flight: usize,
     block_when_full: bool,
+    stop_failed_groups: bool,
 }
 
 impl ProducerBuilder {
@@ -46,6 +47,7 @@ impl ProducerBuilder {
             send_timeout: None,
             max_in_flight: DEFAULT_IN_FLIGHT,
             block_when_full: true,
+            stop_failed_groups: false,
         }
     }
 
@@ -88,6 +90,16 @@ impl ProducerBuilder {
         self
     }
 
+    /// Whether a message group stops when a message of it fails: off by default, the group goes on with the next.
+    /// While a group is stopped, what waits in it and what is sent to it fails at once with
+    /// [`Misuse`](ErrorKind::Misuse), not sent and with the first failure as the source, until
+    /// [`Producer::resume_group`] is called. For programs that may not have a message stored whose predecessor is
+    /// missing. A message that failed as [`Unknown`](crate::Delivery::Unknown) may be stored all the same.
+    pub fn stop_failed_groups(mut self, stop: bool) -> Self {
+        self.stop_failed_groups = stop;
+        self
+    }
+
     /// Starts the producer: routes of the declared topics, and a telemetry stream to their endpoints.
     ///
     /// # Errors
@@ -124,6 +136,7 @@ impl ProducerBuilder {
                 topics: self.topics,
                 max_attempts: self.max_attempts,
                 in_flight: self.max_in_flight,
+                stop_failed_groups: self.stop_failed_groups,
             }),
         };
         let (reply, answer) = completion();
@@ -273,6 +286,14 @@ impl Producer {
         self.shared.client.shared.check_open()?;
         let what = if on_callback_thread() { Flushed::Fixed } else { Flushed::Returned };
         self.shared.permits.wait_flushed(what, deadline)
+    }
+
+    /// Lets a message group go on that a failed message [stopped](ProducerBuilder::stop_failed_groups). What was sent to
+    /// it before this call has failed or fails; what is sent from here on is not stopped. Returns at once. Does nothing
+    /// to a group that is not stopped.
+    pub fn resume_group(&self, group: &str) {
+        let (session, through) = (self.shared.id, self.shared.permits.last_place(0));
+        self.shared.client.shared.post.command(Command::ResumeGroup { session, group: group.into(), through });
     }
 
     /// Closes within 30 s; see [`close_within`](Self::close_within).

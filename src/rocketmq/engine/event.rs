@@ -58,6 +58,8 @@ pub(crate) struct ProducerSpec {
     pub max_attempts: u32,
     /// Messages in flight, over all endpoints.
     pub in_flight: usize,
+    /// After a failed message of a group its next ones fail too, until the group is resumed.
+    pub stop_failed_groups: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -132,6 +134,12 @@ pub(crate) enum Command {
         invisible: Duration,
         due: Instant,
         reply: Completion<String>,
+    },
+    /// A stopped message group goes on with what was admitted after the place `through`.
+    ResumeGroup {
+        session: SessionId,
+        group: Arc<str>,
+        through: u64,
     },
     Close {
         session: SessionId,

@@ -37,8 +37,14 @@ impl Engine {
             }
             return;
         };
+        let mut stopped = Vec::new();
         for Admitted { ticket, item } in messages.drain(..) {
+            let place = ticket.place;
             session.publisher.push(ticket, item);
+            stopped.extend(session.publisher.stopped(place).map(|error| (place, error)));
+        }
+        for (place, error) in stopped {
+            self.settle_send(now, id, place, Err(error));
         }
         self.arm_due(id);
         self.pump(now, id);
@@ -235,9 +241,19 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
+        let stops = match (&settled.result, &settled.group) {
+            (Err(error), Some(group)) => session.publisher.stop(group, place, error),
+            _ => None,
+        };
         self.act(Action::Settle(settled));
         if let Some(call) = call {
             self.give_up(now, call);
+        }
+        let (line, error) = stops.unzip();
+        for place in line.into_iter().flatten() {
+            if let Some(error) = &error {
+                self.settle_send(now, id, place, Err(error.clone()));
+            }
         }
         self.check_closed(now, id);
     }

@@ -61,6 +61,7 @@ impl World {
             topics: vec!["normal".into(), "fifo".into()],
             max_attempts: plan.max_attempts,
             in_flight: plan.in_flight,
+            stop_failed_groups: false,
         });
         let spec = SessionSpec { namespace: String::new(), request_timeout: plan.request_timeout, role };
         let due = self.instant(self.now + 30 * SEC);

@@ -151,7 +151,8 @@ impl Hands {
     }
 
     pub(super) fn producer(&mut self) -> Pending<Opened> {
-        let spec = ProducerSpec { topics: vec!["topic".into()], max_attempts: 3, in_flight: 10 };
+        let spec =
+            ProducerSpec { topics: vec!["topic".into()], max_attempts: 3, in_flight: 10, stop_failed_groups: false };
         self.open(Role::Producer(spec), 60 * SECOND)
     }
 
