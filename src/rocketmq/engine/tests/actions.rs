@@ -6,7 +6,7 @@ use super::app::Endless;
 use super::network::{CallState, Link, StreamState, Wire};
 use super::plan::Trigger;
 use super::schedule::{Micros, SEC};
-use super::world::{Event, Owner, TICK, World};
+use super::world::{Owner, TICK, World};
 use crate::error::{ErrorKind, Recovery};
 use crate::pending::Reply;
 use crate::rocketmq::engine::event::{Action, CallEnd, EntryId, RpcEvent, SessionId, Settled};
