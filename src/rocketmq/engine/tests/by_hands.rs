@@ -347,3 +347,61 @@ fn every_shutdown_is_answered() {
     hands.calls.clone().into_iter().for_each(|call| hands.end(call.id, late()));
     assert!(one.try_wait().unwrap().is_ok() && two.try_wait().unwrap().is_ok() && hands.finished);
 }
+
+#[test]
+fn a_stream_that_ends_is_opened_again_after_a_second_if_it_is_still_wanted() {
+    let mut hands = opened_producer();
+    let end_all = |hands: &mut Hands| {
+        for stream in std::mem::take(&mut hands.streams).into_keys() {
+            hands.event(RpcEvent::StreamEnded { stream, reason: "over".into() });
+        }
+    };
+    end_all(&mut hands);
+    hands.wait(999 * MS);
+    hands.beat();
+    assert!(hands.streams.is_empty());
+    hands.wait(MS);
+    assert_eq!(hands.streams.len(), 2);
+    assert!(hands.streams.values().all(|(_, writes)| *writes == 1), "Settings");
+    // One of the two endpoints leaves the route within the second.
+    while hands.asked(QueryRoute).is_empty() {
+        hands.wait(100 * MS);
+        hands.beat();
+    }
+    end_all(&mut hands);
+    hands.answer(QueryRoute, &route(&[1]));
+    hands.wait(2 * SECOND);
+    assert_eq!(hands.streams.len(), 1);
+    // The server lost the settings: they are told at once, not after a second.
+    end_all(&mut hands);
+    while hands.asked(Heartbeat).is_empty() {
+        hands.wait(MS);
+    }
+    let unknown = pb::HeartbeatResponse { status: super::network::status(40015), ..Default::default() };
+    let open = hands.streams.len();
+    hands.answer(Heartbeat, &CallEnd::Response(super::network::bytes(&unknown)));
+    let told = hands.streams.values().any(|(_, writes)| *writes > 1);
+    assert!(hands.streams.len() > open || told);
+}
+
+#[test]
+fn a_good_heartbeat_takes_an_endpoint_off_the_isolated_ones() {
+    let mut hands = opened_consumer(&["topic"], &[1]);
+    let _receive = hands.receive(1, 10 * SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    // Throttling and refusals say nothing of the connection.
+    hands.end(poll.id, CallEnd::Failed { code: 8, message: "too much".into() });
+    assert!(hands.engine.isolated.is_empty());
+    hands.wait(SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    hands.end_poll(poll.id, 50001);
+    assert!(hands.engine.isolated.is_empty());
+    hands.wait(SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    hands.end(poll.id, late());
+    assert_eq!(hands.engine.isolated.len(), 1);
+    hands.wait(3 * SECOND);
+    hands.beat();
+    assert!(hands.engine.isolated.is_empty());
+    assert_eq!(hands.recovered, 0);
+}

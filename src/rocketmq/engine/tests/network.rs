@@ -184,13 +184,13 @@ impl World {
         let streams: Vec<StreamId> = self.streams.iter().filter(|(_, s)| s.entry == entry).map(|(id, _)| *id).collect();
         for stream in streams {
             for body in std::mem::take(&mut self.streams.get_mut(&stream).unwrap().unsent) {
-                self.to_stream(stream, way, body);
+                self.send_to_stream(stream, way, body);
             }
         }
     }
 
     /// Writes on a stream keep their order.
-    pub(super) fn to_stream(&mut self, stream: StreamId, way: Micros, body: Bytes) {
+    pub(super) fn send_to_stream(&mut self, stream: StreamId, way: Micros, body: Bytes) {
         let state = self.streams.get_mut(&stream).unwrap();
         let at = (self.now + way).max(state.arrives + 1);
         state.arrives = at;

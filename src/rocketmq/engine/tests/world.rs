@@ -319,7 +319,9 @@ impl World {
             Event::Consume(index) => self.consume(index),
             Event::CloseConsumer(index, limit) => self.close_consumer(index, limit),
             Event::Feed(index, count, topic, endpoint) => {
-                (0..count).for_each(|_| drop(self.feed(index, topic, endpoint)));
+                for _ in 0..count {
+                    self.feed(index, topic, endpoint);
+                }
             }
             Event::Visible(uid) => self.visible(uid),
             Event::PollOver(call) => self.poll_over(call),
