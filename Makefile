@@ -33,8 +33,9 @@ setup-lint:
 demo: setup-build
 	cargo run --locked --release --features cli --bin threadmq -- demo
 
+# The profile and features of the tests, so that gRPC's core is compiled once.
 demo-rocketmq: setup-all
-	cargo run --locked --release --features cli,rocketmq --bin threadmq -- demo rocketmq
+	cargo run --locked --all-features --bin threadmq -- demo rocketmq
 
 # tests/run sees to Java and Maven itself, and says which suites it had to leave out without them.
 test: setup-all

@@ -49,3 +49,20 @@
 //! - An acknowledgement is not confirmed by the broker. If it is lost with a link, the message comes again.
 //! - With `panic = "abort"` a panic in a callback ends the process, like any other panic. With the default,
 //!   `unwind`, it is caught and logged, and the callbacks behind it run.
+//!
+//! # RocketMQ: attempts, duplicates, order
+//!
+//! - A send makes up to three attempts, at other endpoints where there are any, all within its one send timeout. What
+//!   is refused for good (a topic that does not exist, a message that the server does not take) is not tried again;
+//!   what is throttled is, after the pause that the server's settings name.
+//! - An attempt that could not be started for want of a connection, or that was cut off because its connection was
+//!   replaced, does not count: such a send goes on trying until its timeout.
+//! - An attempt whose answer was lost is followed by another, so a message may be stored twice, and one that was
+//!   reported as `Unknown` once or twice, later. Consumers must expect duplicates: the message id is the same.
+//! - Messages of one group go one after another, always to the same queue. Those that were reported as stored are first
+//!   stored in their order. After a message that failed, the group goes on with the next, unless
+//!   the producer [stops such groups](crate::rocketmq::ProducerBuilder::stop_failed_groups).
+//! - A message that was received and is not acknowledged within its invisible duration comes again. An
+//!   acknowledgement is confirmed by the server, and its error says what became of it.
+//! - With `panic = "abort"`, a server that ends a send or an acknowledgement well but without any answer, which no
+//!   RocketMQ server does, ends the process: the gRPC library panics there. With `unwind` it is an error of that call.

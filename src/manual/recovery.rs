@@ -21,3 +21,20 @@
 //! - A broker that closes a single producer or consumer (an unload) ends no connection. If it names the next broker,
 //!   that is used once without a look-up. Brokers that do it again within 30 s are followed after a look-up and with
 //!   growing pauses, up to 10 s (2 s while sends wait).
+//!
+//! # RocketMQ
+//!
+//! A client has one transport to each endpoint. The evidence against it is its heartbeats: every session sends one to
+//! each of its endpoints every 10 s, with a deadline of 3 s; a good one of any session is enough.
+//!
+//! - Two in a row past their deadline, or one that ends UNAVAILABLE while the transport reads READY, and it is replaced:
+//!   a new one takes its place, telemetry streams are opened on it with Settings first, and what was under way on the
+//!   old one is broken off and tried again. The server may ask for the same by its reconnect command.
+//! - A call that fails brings the next heartbeat forward (at most once in 3 s) and takes its endpoint out of favour
+//!   until a heartbeat is answered. By itself it condemns nothing: slow, throttling or refusing servers keep their
+//!   transport. So a half-open transport is replaced within 10 s under sends and 17 s when idle.
+//! - A transport that is dialling is left to dial: first after 200 ms, then up to 3 s apart, at the next address of the
+//!   endpoint where it has several. Sends are not started on it; they wait for their time or go elsewhere.
+//! - An address is replaced at most once in 30 s, except by the server's command. Evidence that came meanwhile is acted
+//!   on at the end of that time.
+//! - Routes are asked for every 30 s. Endpoints that leave them are taken leave of, new ones get a telemetry stream.

@@ -5,10 +5,14 @@
 //! | `tmq-io-0`, one a client | sockets, protocol, results | its poll |
 //! | `tmq-supervisor` | keep-alive, reconnection, operation deadlines | its queue |
 //! | `tmq-sweeper` | send timeouts | its queue |
+//! | `tmq-rocketmq`, one a RocketMQ client | sessions, routes, heartbeats, results; has its own deadlines | its queue |
+//! | `tmq-grpc-0`, one for all RocketMQ clients of the process | posts what became of calls | gRPC's completion queue |
 //! | `tmq-callback-N`, two by default | callbacks of users | user code |
 //! | `tmq-lookup`, started when needed | host names | the system's resolver |
+//! | `tmq-credentials`, `tmq-tls-probe` (RocketMQ), while there is work | credentials that users supply, looks at servers' certificates | user code, the network |
 //!
-//! All but the first belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
+//! gRPC has a few more threads of its own, which it does not name after us; they and `tmq-grpc-0` stay until the
+//! process ends. `tmq-supervisor`, `tmq-sweeper` and `tmq-callback-N` belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
 //! does not grow with producers, consumers, topics or connections.
 //!
 //! Only threads of users wait, and only for room (permits), for results, and for messages. The event loop never

@@ -11,5 +11,7 @@ pub(crate) mod now;
 pub(crate) mod progress;
 #[cfg(feature = "rocketmq")]
 pub(crate) mod recovery;
+#[cfg(feature = "rocketmq")]
+pub(crate) mod renewal;
 pub(crate) mod rng;
 pub(crate) mod text;

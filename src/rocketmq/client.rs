@@ -1,39 +1,38 @@
 //! The client: one driver, the threads around it, and what producers and consumers share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
-
+use super::channel::{ChannelOptions, Security};
+use super::credentials::{Credentials, CredentialsProvider, Source};
 use super::driver::{Driver, Post};
 use super::engine::event::{Command, Outgoing};
 use super::engine::{EngineOptions, REQUEST_TIMEOUT};
 use super::identity::Identity;
+use super::probe::Probe;
 use super::producer::ProducerBuilder;
 use super::simple_consumer::SimpleConsumerBuilder;
 use super::stats::{Stats, StatsCell};
+use super::tls::TlsOptions;
 use super::wire::endpoints::AccessPoint;
-use super::wire::headers::Signer;
+use crate::closing::{CLOSE_LIMIT, ClientEnd, Closing};
 use crate::error::{Error, ErrorKind};
-use crate::pending::{Pending, completion};
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
 use crate::policy::limits::{Violations, deadline, flush_time};
 use crate::runtime::budget::Budget;
-use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
 use crate::runtime::permits::Permits;
-use crate::runtime::thread::{Ending, spawn_ending};
+use crate::runtime::thread::spawn_ending;
 use crate::threads::Threads;
-
-/// How long [`Client::close`] and the closes of producers and consumers may take.
-pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A RocketMQ client. Clones are the same client; it closes when the last of them, and of the producers and
 /// consumers made from it, is dropped.
 ///
 /// A client has one thread of its own (`tmq-rocketmq`) and those of its [`Threads`]; all clients of the process share
 /// the threads of gRPC (`tmq-grpc-N`). Their number does not grow with producers, consumers, topics or endpoints.
+/// A few more live while they have something to do: one that asks a [`CredentialsProvider`] (`tmq-credentials`), and up
+/// to four that look at servers which TLS, or the lack of it, keeps out of reach (`tmq-tls-probe`).
 #[derive(Clone)]
 pub struct Client {
     pub(super) shared: Arc<ClientShared>,
@@ -42,27 +41,12 @@ pub struct Client {
 pub(super) struct ClientShared {
     pub post: Post,
     pub threads: Threads,
-    owns_threads: bool,
     pub budget: Arc<Budget>,
     pub namespace: String,
     pub request_timeout: Duration,
-    signer: Option<Signer>,
     stats: Arc<StatsCell>,
     ids: AtomicU64,
-    closed: AtomicBool,
-    driver: Mutex<Option<Ending>>,
-    producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
-}
-
-/// Access key, secret key, session token.
-#[derive(Clone)]
-struct Credentials(String, String, Option<String>);
-
-impl std::fmt::Debug for Credentials {
-    /// Secrets stay out of logs.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Credentials").finish_non_exhaustive()
-    }
+    end: ClientEnd<Outgoing>,
 }
 
 /// Options of a [`Client`].
@@ -73,21 +57,29 @@ pub struct ClientBuilder {
     namespace: String,
     request_timeout: Duration,
     memory_limit: Option<usize>,
-    credentials: Option<Credentials>,
+    credentials: Source,
+    /// Ways in which credentials were given.
+    credentials_given: u32,
+    tls: Option<TlsOptions>,
+    environment_proxy: bool,
     threads: Option<Threads>,
 }
 
 impl Client {
     /// Options for a client of the proxies at `endpoints`: `host:port[;host:port…]`, IPv6 addresses in brackets,
-    /// `http://` or `https://` allowed before one address. The port is the proxy's gRPC port, 8081 by default of the
-    /// server.
+    /// `http://` or `https://` (which switches [TLS](ClientBuilder::tls) on) allowed before the first. The port is the
+    /// proxy's gRPC port, 8081 by default of the server. A connection goes to one of several addresses; if that is
+    /// dead, to the next, and a connection that is replaced begins with another.
     pub fn builder(endpoints: impl Into<String>) -> ClientBuilder {
         ClientBuilder {
             endpoints: endpoints.into(),
             namespace: String::new(),
             request_timeout: REQUEST_TIMEOUT,
             memory_limit: Some(DEFAULT_MEMORY_LIMIT),
-            credentials: None,
+            credentials: Source::Nothing,
+            credentials_given: 0,
+            tls: None,
+            environment_proxy: false,
             threads: None,
         }
     }
@@ -119,8 +111,9 @@ impl Client {
 
     /// Closes all producers and consumers and the client itself. Producers flush first; what has no answer shortly
     /// before the limit is answered with [`Closed`](ErrorKind::Closed). `Ok` means that all is answered, that no
-    /// callback runs any more and that the client's own threads are gone; those of gRPC stay for the process. Every
-    /// call from now on fails with [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
+    /// callback runs any more and that the client's own threads are gone; those of gRPC stay for the process, and a
+    /// [`CredentialsProvider`] that blocks is not waited for. Every call from now on fails with
+    /// [`Closed`](ErrorKind::Closed). Closing again waits for the same end.
     ///
     /// # Errors
     ///
@@ -133,8 +126,7 @@ impl Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let closed = self.shared.closed.load(Ordering::Acquire);
-        f.debug_struct("Client").field("closed", &closed).finish_non_exhaustive()
+        f.debug_struct("Client").field("closed", &self.shared.end.is_closed()).finish_non_exhaustive()
     }
 }
 
@@ -144,85 +136,36 @@ impl ClientShared {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
-        }
-        Ok(())
+        self.end.check_open()
     }
 
     pub(super) fn register(&self, permits: &Arc<Permits<Outgoing>>) {
-        let mut producers = self.producers.lock();
-        producers.retain(|known| known.strong_count() > 0);
-        producers.push(Arc::downgrade(permits));
+        self.end.register(permits);
     }
 
     /// What goes along with every call of a session.
     pub(super) fn identity(&self, client_id: &str) -> Result<Identity, Error> {
-        Identity::new(client_id, &self.namespace, self.signer.clone())
+        Identity::new(client_id, &self.namespace)
     }
 
-    fn start_close(&self, limit: Duration) -> (Instant, Pending<()>) {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        self.closed.store(true, Ordering::Release);
-        let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-        for permits in producers {
-            permits.close();
-        }
-        let (reply, answer) = completion();
-        let flush_until = deadline(now, flush_time(limit));
-        self.post.command(Command::Shutdown { flush_until, reply });
-        (due, answer)
-    }
-
-    fn driver_gone_by(&self, deadline: Instant) -> bool {
-        let Some(mut slot) = self.driver.try_lock_until(deadline) else { return false };
-        let Some(ending) = slot.take() else { return true };
-        match ending.join_by(deadline) {
-            Ok(()) => true,
-            Err(ending) => {
-                *slot = Some(ending);
-                false
-            }
-        }
+    fn start_close(&self, limit: Duration) -> Closing {
+        Closing::start(limit, |now, reply| {
+            self.end.refuse();
+            self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), reply });
+        })
     }
 
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let (due, mut answer) = self.start_close(limit);
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        let grace = due + Duration::from_secs(1);
-        // The driver answers by the limit; a close after its end finds it gone, which is an answer too.
-        let _ = answer.wait_timeout(grace.saturating_duration_since(Instant::now()));
-        let left: usize = {
-            let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-            producers.iter().map(|permits| permits.wait_idle(Some(due)).err().unwrap_or(0)).sum()
-        };
-        if left > 0 {
-            return Err(callbacks_left(left));
-        }
-        if !self.driver_gone_by(grace) {
-            return Err(Error::new(ErrorKind::Timeout, "close: the driver has not ended yet"));
-        }
-        if self.owns_threads {
-            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
-        }
-        Ok(())
+        let mut closing = self.start_close(limit);
+        closing.wait()?;
+        self.end.wait(closing.due, &self.threads, |permits| permits.wait_idle(Some(closing.due)))
     }
-}
-
-pub(super) fn callbacks_left(count: usize) -> Error {
-    Error::new(ErrorKind::Timeout, format!("close: {count} callbacks have not returned yet; they still run once each"))
 }
 
 impl Drop for ClientShared {
     /// The last handle is gone: the close starts, and nobody waits for it.
     fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
+        if !self.end.is_closed() {
             drop(self.start_close(CLOSE_LIMIT));
         }
     }
@@ -242,20 +185,46 @@ impl ClientBuilder {
         self
     }
 
-    /// Access key and secret key; every call is signed with them (`MQv2-HMAC-SHA1`).
-    pub fn credentials(mut self, access_key: impl Into<String>, secret_key: impl Into<String>) -> Self {
-        self.credentials = Some(Credentials(access_key.into(), secret_key.into(), None));
-        self
+    /// Access key and secret key; every call is signed with them (`MQv2-HMAC-SHA1`). None by default: calls are not
+    /// signed.
+    pub fn credentials(self, access_key: impl Into<String>, secret_key: impl Into<String>) -> Self {
+        self.identified_by(Source::Given(Credentials::new(access_key, secret_key)))
     }
 
     /// As [`credentials`](Self::credentials), with a session token (`x-mq-session-token`).
     pub fn session_credentials(
-        mut self,
+        self,
         access_key: impl Into<String>,
         secret_key: impl Into<String>,
         session_token: impl Into<String>,
     ) -> Self {
-        self.credentials = Some(Credentials(access_key.into(), secret_key.into(), Some(session_token.into())));
+        self.identified_by(Source::Given(Credentials::new(access_key, secret_key).session_token(session_token)))
+    }
+
+    /// Credentials that change while the client runs. The provider is first asked at the first call; a call that is
+    /// answered 40100 (UNAUTHORIZED) is made once more within its own timeout when new ones come.
+    pub fn credentials_provider(self, provider: impl CredentialsProvider) -> Self {
+        self.identified_by(Source::Provider(Arc::new(provider)))
+    }
+
+    fn identified_by(mut self, source: Source) -> Self {
+        self.credentials = source;
+        self.credentials_given += 1;
+        self
+    }
+
+    /// Switches TLS on, with these options. Without them it is on, with the defaults of [`TlsOptions`], if the endpoints
+    /// begin with `https://`, and otherwise off. It holds for every endpoint, also for those that routes name.
+    pub fn tls(mut self, options: TlsOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
+    /// Whether connections go through the HTTP proxy that `grpc_proxy`, `https_proxy` or `http_proxy` name in the
+    /// environment, except to hosts in `no_grpc_proxy` or `no_proxy`: false by default. Not together with
+    /// [`danger_accept_invalid_certificates`](TlsOptions::danger_accept_invalid_certificates).
+    pub fn http_proxy_from_environment(mut self, follow: bool) -> Self {
+        self.environment_proxy = follow;
         self
     }
 
@@ -273,7 +242,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Checks the options and starts the client's threads. Nothing is connected yet.
+    /// Checks the options and starts the client's threads. Nothing is connected yet. With TLS and without
+    /// [`root_certificates`](TlsOptions::root_certificates) it reads those of the system, which takes some
+    /// milliseconds.
     ///
     /// # Errors
     ///
@@ -282,21 +253,32 @@ impl ClientBuilder {
     pub fn build(self) -> Result<Client, Error> {
         let mut violations = Violations::new();
         let access = violations.take(AccessPoint::parse(&self.endpoints));
-        if access.as_ref().is_some_and(|access| access.tls == Some(true)) {
-            violations.add("endpoints: https:// is not supported yet".to_owned());
+        let security = self.security(access.as_ref().and_then(|access| access.tls), &mut violations);
+        let unverified = |security: &Security| matches!(security, Security::Tls(tls) if !tls.verifies());
+        if self.environment_proxy && security.as_ref().is_some_and(unverified) {
+            violations.add(
+                "http_proxy_from_environment: not with danger_accept_invalid_certificates, which looks at the server \
+                 itself"
+                    .to_owned(),
+            );
         }
         let hour = Duration::from_secs(3600);
         violations.range("request_timeout", self.request_timeout, Duration::from_millis(10), hour);
         if self.memory_limit.is_some_and(|limit| limit < 64 * 1024) {
             violations.add("memory_limit: at least 65536 bytes".to_owned());
         }
-        let signer = self
-            .credentials
-            .as_ref()
-            .and_then(|Credentials(key, secret, token)| violations.take(Signer::new(key, secret, token.as_deref())));
-        violations.take(Identity::new("client", &self.namespace, None));
+        if self.credentials_given > 1 {
+            violations.add("credentials: given more than once: leave one of them".to_owned());
+        }
+        if let Source::Given(credentials) = &self.credentials {
+            violations.take(credentials.signer());
+        }
+        violations.take(Identity::new("client", &self.namespace));
         violations.finish("client")?;
-        let Some(access) = access else { return Err(Error::new(ErrorKind::Config, "client: no endpoints")) };
+        let (Some(access), Some(security)) = (access, security) else {
+            return Err(Error::new(ErrorKind::Config, "client: no endpoints"));
+        };
+        let channels = ChannelOptions { security, environment_proxy: self.environment_proxy };
         let owns_threads = self.threads.is_none();
         let threads = match self.threads {
             Some(threads) => threads,
@@ -308,24 +290,35 @@ impl ClientBuilder {
             seed: clock::entropy_seed(),
         };
         let stats = Arc::new(StatsCell::default());
-        let (driver, post) = Driver::new(options, &threads, Arc::clone(&stats));
+        let (driver, post) = Driver::new(options, channels, self.credentials, &threads, Arc::clone(&stats))?;
         let ending = spawn_ending("rocketmq", move || driver.run()).map_err(|error| {
             Error::new(ErrorKind::Internal, "the client's driver could not be started").with_source(error)
         })?;
         let shared = ClientShared {
             post,
             threads,
-            owns_threads,
             budget: Arc::new(Budget::new(self.memory_limit)),
             namespace: self.namespace,
             request_timeout: self.request_timeout,
-            signer,
             stats,
             ids: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-            driver: Mutex::new(Some(ending)),
-            producers: Mutex::new(Vec::new()),
+            end: ClientEnd::new(ending, "driver", owns_threads),
         };
         Ok(Client { shared: Arc::new(shared) })
+    }
+
+    /// `asked` is what the endpoints' prefix says.
+    fn security(&self, asked: Option<bool>, violations: &mut Violations) -> Option<Security> {
+        match (&self.tls, asked) {
+            (None, Some(true)) => TlsOptions::new().lower(violations).map(Security::Tls),
+            (None, _) => violations.take(Probe::new(None, None)).map(|probe| Security::Plaintext(Arc::new(probe))),
+            (Some(tls), asked) => {
+                if asked == Some(false) {
+                    let text = "tls: given, and the endpoints begin with http://: write https://, or leave TLS out";
+                    violations.add(text.to_owned());
+                }
+                tls.lower(violations).map(Security::Tls)
+            }
+        }
     }
 }

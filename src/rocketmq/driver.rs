@@ -8,18 +8,19 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::engine::event::{Action, Command, Outgoing, RpcEvent, SessionId};
+use super::calls::{Calls, Request, until};
+use super::channel::{ChannelOptions, Probed};
+use super::credentials::{Signing, Source, Supplied};
+use super::engine::event::{Action, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, Settled};
 use super::engine::{Engine, EngineOptions};
 use super::identity::Identity;
 use super::lane::{Lane, Look};
-use super::rpc::{Rpc, RpcSink};
+use super::rpc::RpcSink;
 use super::stats::StatsCell;
-use super::wire::method::Method;
 use crate::error::{Error, ErrorKind};
 use crate::pending::Reply;
 use crate::policy::admission::Admitted;
 use crate::runtime::callback::{CallbackLane, CallbackWork};
-use crate::runtime::clock;
 use crate::runtime::inbox::Inboxes;
 use crate::threads::Threads;
 
@@ -32,6 +33,12 @@ pub(super) enum Control {
     /// A command of a new session, with what is sent along with its calls, and its producer's results.
     Open(SessionId, Box<Identity>, Option<Arc<Lane>>, Command),
     Rpc(RpcEvent),
+    /// What the provider of credentials answered.
+    Supplied(Supplied),
+    /// What a look at an entry's server brought.
+    Probed(EntryId, Probed),
+    /// A call is to be looked at.
+    Over(CallId, bool),
 }
 
 /// How other threads reach the driver.
@@ -63,6 +70,14 @@ impl RpcSink for Post {
     fn post(&self, event: RpcEvent) {
         self.control(Control::Rpc(event));
     }
+
+    fn probed(&self, entry: EntryId, probed: Probed) {
+        self.control(Control::Probed(entry, probed));
+    }
+
+    fn over(&self, call: CallId, ready: bool) {
+        self.control(Control::Over(call, ready));
+    }
 }
 
 /// Answers what nobody will carry out any more, because the driver is at its end.
@@ -83,7 +98,7 @@ fn refuse(control: Control) {
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },
-        Control::Rpc(_) => {}
+        Control::Rpc(_) | Control::Over(..) | Control::Supplied(_) | Control::Probed(..) => {}
     }
 }
 
@@ -91,13 +106,14 @@ pub(super) struct Driver {
     inboxes: Arc<Inboxes<Control, Look>>,
     woken: Receiver<()>,
     engine: Engine,
-    rpc: Rpc<Post>,
-    identities: BTreeMap<SessionId, Identity>,
+    calls: Calls<Post>,
     lanes: BTreeMap<SessionId, Arc<Lane>>,
     /// Callbacks of receives.
     callbacks: CallbackLane,
     stats: Arc<StatsCell>,
     admitted: Vec<Admitted<Outgoing>>,
+    /// Results that are fixed and not told.
+    settled: Vec<Settled>,
     /// Sessions that go when the present actions are carried out.
     closed: Vec<SessionId>,
     longest_turn: Duration,
@@ -105,28 +121,39 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(options: EngineOptions, threads: &Threads, stats: Arc<StatsCell>) -> (Self, Post) {
+    /// # Errors
+    ///
+    /// `Config` for credentials that headers cannot hold.
+    pub(super) fn new(
+        options: EngineOptions,
+        channels: ChannelOptions,
+        credentials: Source,
+        threads: &Threads,
+        stats: Arc<StatsCell>,
+    ) -> Result<(Self, Post), Error> {
         let (wake, woken) = bounded(1);
         let inboxes = Inboxes::new(move || {
             // Full means that it is being woken already.
             let _ = wake.try_send(());
         });
         let post = Post { inboxes: Arc::clone(&inboxes) };
+        let told = post.clone();
+        let signing = Signing::new(credentials, move |answer| told.control(Control::Supplied(answer)))?;
         let driver = Self {
             inboxes,
             woken,
             engine: Engine::new(options),
-            rpc: Rpc::new(post.clone()),
-            identities: BTreeMap::new(),
+            calls: Calls::new(channels, signing, post.clone()),
             lanes: BTreeMap::new(),
             callbacks: threads.callbacks().lane(),
             stats,
             admitted: Vec::new(),
+            settled: Vec::new(),
             closed: Vec::new(),
             longest_turn: Duration::ZERO,
             finished: false,
         };
-        (driver, post)
+        Ok((driver, post))
     }
 
     /// Runs until the client is closed. A panic in it is a defect of ours: everything owed is answered even then.
@@ -157,7 +184,8 @@ impl Driver {
         let mut looks = Vec::new();
         while !self.finished {
             if self.inboxes.park() {
-                match self.engine.poll_timeout() {
+                let due = [self.engine.poll_timeout(), self.calls.poll_timeout()];
+                match due.into_iter().flatten().min() {
                     Some(at) => drop(self.woken.recv_deadline(at)),
                     None => drop(self.woken.recv()),
                 }
@@ -170,11 +198,13 @@ impl Driver {
             }
             self.engine.handle_timeout(now);
             self.act();
+            self.calls.due(now);
             self.inboxes.drain_user(&mut looks);
             for Look(session) in looks.drain(..) {
                 // Not the turn's start: a message may have been admitted after it.
                 self.take(Instant::now(), session);
             }
+            self.calls.clear();
             self.longest_turn = self.longest_turn.max(now.elapsed());
             self.stats.publish(self.engine.stats(), self.longest_turn);
         }
@@ -192,17 +222,23 @@ impl Driver {
                 self.engine.handle_command(now, command);
             }
             Control::Open(session, identity, lane, command) => {
-                self.identities.insert(session, *identity);
+                self.calls.add(session, *identity);
                 self.lanes.extend(lane.map(|lane| (session, lane)));
                 self.engine.handle_command(now, command);
             }
             Control::Rpc(event) => {
-                match &event {
-                    RpcEvent::Ended { call, .. } => self.rpc.ended(*call),
-                    RpcEvent::StreamEnded { stream, .. } => self.rpc.stream_ended(*stream),
-                    RpcEvent::Frame { .. } | RpcEvent::StreamFrame { .. } => {}
+                if let Some(event) = self.calls.arrived(now, event) {
+                    self.engine.handle_rpc(now, event);
                 }
-                self.engine.handle_rpc(now, event);
+            }
+            Control::Supplied(answer) => self.calls.supplied(now, answer),
+            Control::Probed(entry, probed) => self.calls.probed(now, entry, probed),
+            Control::Over(call, ready) => {
+                if let Some(event) = self.calls.look(now, call, ready) {
+                    self.engine.handle_rpc(now, event);
+                }
+                // What ended together is told together.
+                return;
             }
         }
         self.act();
@@ -227,26 +263,21 @@ impl Driver {
     fn act(&mut self) {
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Connect { entry, endpoints, first } => self.rpc.connect(entry, &endpoints, first),
-                Action::CloseChannel { entry } => self.rpc.close(entry),
+                Action::Connect { entry, endpoints, first } => {
+                    self.calls.connect(Instant::now(), entry, endpoints, first);
+                }
+                Action::CloseChannel { entry } => self.calls.close(entry),
                 Action::Call { call, session, entry, method, body, timeout } => {
-                    let headers =
-                        self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
-                    self.rpc.call(call, entry, method, &headers.unwrap_or_default(), body, timeout);
+                    let now = Instant::now();
+                    self.calls.call(now, call, Request { session, entry, method, body, due: until(now, timeout) });
                 }
-                Action::CancelCall { call } => self.rpc.cancel(call),
+                Action::CancelCall { call } => self.calls.cancel(call),
                 Action::OpenStream { stream, session, entry } => {
-                    let headers =
-                        self.identities.get_mut(&session).map(|identity| identity.headers(clock::now().unix_ms / 1000));
-                    self.rpc.open_stream(stream, entry, Method::Telemetry, &headers.unwrap_or_default());
+                    self.calls.open_stream(Instant::now(), stream, session, entry);
                 }
-                Action::WriteStream { stream, body } => self.rpc.write(stream, body),
-                Action::CancelStream { stream } => self.rpc.cancel_stream(stream),
-                Action::Settle(settled) => {
-                    if let Some(lane) = self.lanes.get(&settled.session) {
-                        lane.settle(settled);
-                    }
-                }
+                Action::WriteStream { stream, body } => self.calls.write(stream, body),
+                Action::CancelStream { stream } => self.calls.cancel_stream(stream),
+                Action::Settle(settled) => self.settled.push(settled),
                 Action::Received { reply, result } => match reply {
                     Reply::Completion(reply) => reply.settle(result),
                     Reply::Callback(callback) => {
@@ -257,7 +288,11 @@ impl Driver {
                 Action::Opened(reply, result) => reply.settle(result),
                 Action::Acked(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
-                Action::Done(reply, result) => reply.settle(result),
+                Action::Done(reply, result) => {
+                    // A close ends after the results that it waited for.
+                    self.tell();
+                    reply.settle(result);
+                }
                 Action::BodyLimit { session, max_body_size } => {
                     if let Some(lane) = self.lanes.get(&session) {
                         lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
@@ -268,9 +303,22 @@ impl Driver {
                 Action::Finished => self.finished = true,
             }
         }
+        self.tell();
         for session in self.closed.drain(..) {
             self.lanes.remove(&session);
-            self.identities.remove(&session);
+            self.calls.remove(session);
+        }
+    }
+
+    /// Answers the results that are fixed, those of neighbours of one producer together.
+    fn tell(&mut self) {
+        let mut settled = self.settled.drain(..).peekable();
+        while let Some(session) = settled.peek().map(|settled| settled.session) {
+            let neighbours = std::iter::from_fn(|| settled.next_if(|settled| settled.session == session));
+            match self.lanes.get(&session) {
+                Some(lane) => lane.settle(neighbours),
+                None => neighbours.for_each(drop),
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::wire::headers::{Headers, Signer};
+use super::wire::headers::{Headers, Signature};
 use super::wire::ids;
 use super::wire::message_id::{MessageIds, random_node};
 use crate::error::Error;
@@ -41,10 +41,9 @@ fn host_name() -> String {
     name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// A session's headers and signature. The driver's.
+/// A session's headers. The driver's.
 pub(super) struct Identity {
     headers: Headers,
-    signer: Option<Signer>,
     rng: Rng,
 }
 
@@ -52,15 +51,14 @@ impl Identity {
     /// # Errors
     ///
     /// `Config` for what headers cannot hold.
-    pub(super) fn new(client_id: &str, namespace: &str, signer: Option<Signer>) -> Result<Self, Error> {
+    pub(super) fn new(client_id: &str, namespace: &str) -> Result<Self, Error> {
         let headers = Headers::new(client_id, Headers::CLIENT_VERSION, namespace)?;
-        Ok(Self { headers, signer, rng: Rng::new(clock::entropy_seed()) })
+        Ok(Self { headers, rng: Rng::new(clock::entropy_seed()) })
     }
 
-    /// The headers of one call.
-    pub(super) fn headers(&mut self, unix_seconds: u64) -> Vec<(&'static str, String)> {
+    /// The headers of one call, with the signature of this second.
+    pub(super) fn headers(&mut self, signature: Option<&Signature>) -> Vec<(&'static str, String)> {
         let request_id = ids::uuid(self.rng.next_u64(), self.rng.next_u64());
-        let signature = self.signer.as_mut().map(|signer| signer.sign(unix_seconds));
         let mut all = Vec::with_capacity(10);
         self.headers.each(&request_id, signature, |name, value| all.push((name, value.to_owned())));
         all

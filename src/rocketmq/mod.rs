@@ -29,6 +29,9 @@
 //!   connection. A half-open link is replaced within 10 s under sends and 17 s when idle.
 //! - **Order**: messages of one message group are sent one after another. Those that were reported as stored are first
 //!   stored in their order. Messages without a group have no order. Callbacks of a group run in order.
+//! - **Nothing goes out unsigned or to a stranger**: with credentials every call is signed, also while they rotate (see
+//!   [`CredentialsProvider`]); with TLS (`https://`, or [`ClientBuilder::tls`]) certificates are verified unless
+//!   [`TlsOptions`] say otherwise.
 //!
 //! # What is not
 //!
@@ -37,22 +40,30 @@
 //! - Received messages that are not acknowledged within their invisible duration come again.
 //! - gRPC has threads of its own (`tmq-grpc-0` and some that it does not name); they stay for the life of the process.
 
+mod calls;
+mod channel;
 mod client;
+mod credentials;
 mod driver;
 pub(crate) mod engine;
 mod filter;
 mod identity;
 mod lane;
 pub(crate) mod message;
+mod probe;
 mod producer;
 mod rpc;
 mod simple_consumer;
 mod stats;
+mod tls;
+mod unary;
 pub(crate) mod wire;
 
 pub use client::{Client, ClientBuilder};
+pub use credentials::{Credentials, CredentialsProvider};
 pub use filter::FilterExpression;
 pub use message::{Body, Message, MessageType, MessageView, SendReceipt};
 pub use producer::{Producer, ProducerBuilder};
 pub use simple_consumer::{SimpleConsumer, SimpleConsumerBuilder};
 pub use stats::Stats;
+pub use tls::TlsOptions;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::client::{CLOSE_LIMIT, Client, callbacks_left};
+use super::client::Client;
 use super::driver::Control;
 use super::engine::event::{Command, Outgoing, ProducerSpec, Reply, Role, SessionId, SessionSpec};
 use super::identity::process;
 use super::lane::Lane;
 use super::message::{Message, SendReceipt};
 use super::wire::names;
+use crate::closing::{CLOSE_LIMIT, Closing, callbacks_left};
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
 use crate::policy::admission::Limits;
@@ -292,18 +293,9 @@ impl Producer {
     /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        let (reply, mut answer) = completion();
-        self.shared.start_close(now, limit, Some(reply));
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
-        self.shared.permits.wait_idle(Some(due)).map_err(callbacks_left)
+        let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
+        closing.wait()?;
+        self.shared.permits.wait_idle(Some(closing.due)).map_err(callbacks_left)
     }
 
     /// The id by which the server knows this producer.

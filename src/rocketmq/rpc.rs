@@ -1,111 +1,75 @@
-//! gRPC channels and calls. Owns the `tmq-grpc` threads, of which there is one set in the process.
+//! Calls and streams of gRPC.
 //!
-//! Nothing here blocks. A call's end is seen by a future that runs on a gRPC thread: it reads the state of the
-//! channel, and posts both. Requests and responses are bytes; who sends them knows what they are.
+//! Nothing here blocks. A call's end is seen on a gRPC thread, which reads the state of the channel and posts both
+//! (frequent calls: it posts that there is something to look at). Requests and responses are bytes; who sends them knows what they are.
 
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::io::Read;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
 use grpcio::{
-    CallOption, Channel, ChannelBuilder, Client, ConnectivityState, EnvBuilder, Environment, Error as GrpcError,
-    GrpcSlice, Marshaller, MessageReader, Metadata, MetadataBuilder, Method as GrpcMethod, MethodType, WriteFlags,
+    CallOption, Channel, Client, ConnectivityState, Error as GrpcError, GrpcSlice, Marshaller, MessageReader, Metadata,
+    MetadataBuilder, Method as GrpcMethod, MethodType, WriteFlags,
 };
 
+use super::channel::{ChannelOptions, Channels, Probed};
 use super::engine::event::{CallEnd, CallId, EntryId, RpcEvent, StreamId};
-use super::wire::endpoints::Endpoints;
+use super::unary::UnaryCalls;
 use super::wire::method::{Kind, Method};
 
-/// One completion queue: what its thread does is post.
-const QUEUES: usize = 1;
-/// First and longest pause between attempts to connect. gRPC's own are 1 s and 120 s.
-const FIRST_BACKOFF: Duration = Duration::from_millis(200);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(3);
-/// How long one attempt to connect may take. gRPC's own is 20 s.
-const CONNECT_TIMEOUT_MS: i32 = 3_000;
-
 /// Whoever hears of what happened. Called on gRPC threads, so it must not block.
-pub(super) trait RpcSink: Clone + Send + 'static {
+pub(super) trait RpcSink: Clone + Send + Sync + 'static {
     fn post(&self, event: RpcEvent);
+
+    /// Called on threads that may block.
+    fn probed(&self, entry: EntryId, probed: Probed);
+
+    /// A call is to be [looked at](Rpc::look): its end has come. `ready` is the state of its channel.
+    fn over(&self, call: CallId, ready: bool);
 }
 
-/// The channels of one client.
+/// The calls of one client.
 pub(super) struct Rpc<S> {
-    channels: HashMap<EntryId, Client>,
-    calls: HashMap<CallId, AbortHandle>,
+    channels: Channels<S>,
+    calls: HashMap<CallId, (EntryId, AbortHandle)>,
+    frequent: UnaryCalls<S>,
     streams: HashMap<StreamId, Stream>,
     sink: S,
 }
+
+/// Requests and responses as bytes.
+pub(super) type GrpcBytesMethod = GrpcMethod<Bytes, Bytes>;
 
 struct Stream {
     writer: UnboundedSender<Bytes>,
     abort: AbortHandle,
 }
 
-fn environment() -> Arc<Environment> {
-    static ENVIRONMENT: OnceLock<Arc<Environment>> = OnceLock::new();
-    Arc::clone(ENVIRONMENT.get_or_init(|| {
-        // For ever: gRPC does not join its threads, and a second environment would only add more.
-        Arc::new(EnvBuilder::new().cq_count(QUEUES).name_prefix("tmq-grpc").build())
-    }))
-}
-
 impl<S: RpcSink> Rpc<S> {
-    pub(super) fn new(sink: S) -> Self {
-        Self { channels: HashMap::new(), calls: HashMap::new(), streams: HashMap::new(), sink }
+    pub(super) fn new(options: ChannelOptions, sink: S) -> Self {
+        let channels = Channels::new(options, sink.clone());
+        let frequent = UnaryCalls::new(sink.clone());
+        Self { channels, calls: HashMap::new(), frequent, streams: HashMap::new(), sink }
     }
 
-    /// Makes a channel; it connects by itself, first to the address at the place `first`.
-    pub(super) fn connect(&mut self, entry: EntryId, endpoints: &Endpoints, first: usize) {
-        let mut builder = ChannelBuilder::new(environment())
-            .primary_user_agent(concat!("threadmq/", env!("CARGO_PKG_VERSION")))
-            .enable_retry(false)
-            .enable_http_proxy(false)
-            .max_receive_message_len(-1)
-            .max_send_message_len(-1)
-            // A channel of its own pool dials anew; the process-wide pool would hand it the dead connection.
-            .use_local_subchannel_pool(true)
-            .initial_reconnect_backoff(FIRST_BACKOFF)
-            .max_reconnect_backoff(LONGEST_BACKOFF);
-        if let Ok(key) = CString::new("grpc.min_reconnect_backoff_ms") {
-            builder = builder.raw_cfg_int(key, CONNECT_TIMEOUT_MS);
-        }
-        let channel = builder.connect(&endpoints.target(first));
-        channel.check_connectivity_state(true);
-        self.channels.insert(entry, Client::new(channel));
+    pub(super) fn channels(&mut self) -> &mut Channels<S> {
+        &mut self.channels
     }
 
-    /// Forgets the channel. What still runs on it ends by cancellation.
-    pub(super) fn close(&mut self, entry: EntryId) {
-        self.channels.remove(&entry);
-    }
-
+    /// Starts a call; its end is posted, once.
     pub(super) fn call(
         &mut self,
         call: CallId,
-        entry: EntryId,
+        (entry, client): (EntryId, Client),
         method: Method,
         headers: &[(&'static str, String)],
-        body: Bytes,
+        body: &Bytes,
         timeout: Duration,
     ) {
-        let started = self.channels.get(&entry).cloned().and_then(|client| {
-            // Asks an idle channel to connect, too. One that just failed is not asked to fail again.
-            let state = client.channel().check_connectivity_state(true);
-            (state != ConnectivityState::GRPC_CHANNEL_TRANSIENT_FAILURE
-                && state != ConnectivityState::GRPC_CHANNEL_SHUTDOWN)
-                .then_some(client)
-        });
-        let Some(client) = started else {
-            self.sink.post(RpcEvent::Ended { call, ready: false, end: CallEnd::NotStarted });
-            return;
-        };
         let options = match metadata(headers) {
             Ok(metadata) => CallOption::default().timeout(timeout).headers(metadata),
             Err(error) => {
@@ -113,13 +77,17 @@ impl<S: RpcSink> Rpc<S> {
                 return;
             }
         };
+        if matches!(method, Method::SendMessage | Method::AckMessage) {
+            self.frequent.start(call, &client, &grpc_method(method), body, options);
+            return;
+        }
         let (abort, registration) = AbortHandle::new_pair();
         let sink = self.sink.clone();
         let channel = client.channel().clone();
         match method.kind() {
             // Read as a stream, which is the same on the wire: grpcio's own future for one answer panics on its thread,
             // and with that ends all calls of the process, when a call ends well without one.
-            Kind::Unary => match client.server_streaming(&grpc_method(method), &body, options) {
+            Kind::Unary => match client.server_streaming(&grpc_method(method), body, options) {
                 Ok(receiver) => {
                     let first = receiver.fold(Ok(None), |before: Result<Option<Bytes>, GrpcError>, frame| {
                         std::future::ready(before.and_then(|first| frame.map(|body| first.or(Some(body)))))
@@ -137,7 +105,7 @@ impl<S: RpcSink> Rpc<S> {
                 }
                 Err(error) => sink.post(RpcEvent::Ended { call, ready: is_ready(&channel), end: failed(&error) }),
             },
-            Kind::ServerStream => match client.server_streaming(&grpc_method(method), &body, options) {
+            Kind::ServerStream => match client.server_streaming(&grpc_method(method), body, options) {
                 Ok(receiver) => {
                     let frames = sink.clone();
                     let read = receiver
@@ -161,33 +129,46 @@ impl<S: RpcSink> Rpc<S> {
                 return;
             }
         }
-        self.calls.insert(call, abort);
+        self.calls.insert(call, (entry, abort));
     }
 
     /// The end of the call is still posted, once.
     pub(super) fn cancel(&mut self, call: CallId) {
-        if let Some(abort) = self.calls.remove(&call) {
-            abort.abort();
+        match self.calls.remove(&call) {
+            Some((_, abort)) => abort.abort(),
+            None => self.frequent.cancel(call),
         }
     }
 
-    /// The call's end has arrived.
-    pub(super) fn ended(&mut self, call: CallId) {
-        self.calls.remove(&call);
+    /// What became of a call whose end was announced by [`RpcSink::over`]; nothing if it was cancelled since.
+    pub(super) fn look(&mut self, call: CallId, ready: bool) -> Option<RpcEvent> {
+        self.frequent.look(call, ready)
+    }
+
+    /// Whoever waited for the ends has been told.
+    pub(super) fn clear(&mut self) {
+        self.frequent.clear();
+    }
+
+    /// The call's end has arrived: it says something of its channel, too. Frequent ones are left out: heartbeats say
+    /// the same.
+    pub(super) fn ended(&mut self, now: Instant, call: CallId, ready: bool, end: &CallEnd) {
+        let Some((entry, _)) = self.calls.remove(&call) else { return };
+        match end {
+            CallEnd::Failed { code: UNAVAILABLE, message } if !ready => self.channels.failed(now, entry, message),
+            CallEnd::Response(_) | CallEnd::StreamOver => self.channels.works(entry),
+            _ => {}
+        }
     }
 
     pub(super) fn open_stream(
         &mut self,
         stream: StreamId,
-        entry: EntryId,
+        client: &Client,
         method: Method,
         headers: &[(&'static str, String)],
     ) {
         let over = |reason: String| RpcEvent::StreamEnded { stream, reason };
-        let Some(client) = self.channels.get(&entry) else {
-            self.sink.post(over("there is no channel".to_owned()));
-            return;
-        };
         let opened = metadata(headers).and_then(|metadata| {
             // No deadline: it lives as long as the session.
             client.duplex_streaming(&grpc_method(method), CallOption::default().headers(metadata))
@@ -248,13 +229,16 @@ impl<S: RpcSink> Rpc<S> {
 
 impl<S> Drop for Rpc<S> {
     fn drop(&mut self) {
-        self.calls.values().for_each(AbortHandle::abort);
+        self.calls.values().for_each(|(_, abort)| abort.abort());
         self.streams.values().for_each(|stream| stream.abort.abort());
     }
 }
 
+/// What gRPC says when there is no connection, and when one breaks.
+const UNAVAILABLE: i32 = 14;
+
 /// A half-open link reads READY, a refused one does not.
-fn is_ready(channel: &Channel) -> bool {
+pub(super) fn is_ready(channel: &Channel) -> bool {
     channel.check_connectivity_state(false) == ConnectivityState::GRPC_CHANNEL_READY
 }
 
@@ -266,7 +250,7 @@ fn metadata(headers: &[(&'static str, String)]) -> Result<Metadata, GrpcError> {
     Ok(builder.build())
 }
 
-fn failed(error: &GrpcError) -> CallEnd {
+pub(super) fn failed(error: &GrpcError) -> CallEnd {
     /// `UNKNOWN`: what gRPC says without a status.
     const UNKNOWN: i32 = 2;
     match error {
@@ -277,7 +261,8 @@ fn failed(error: &GrpcError) -> CallEnd {
     }
 }
 
-fn grpc_method(method: Method) -> GrpcMethod<Bytes, Bytes> {
+fn grpc_method(method: Method) -> GrpcBytesMethod {
+    // What goes to a server does not depend on it.
     let ty = match method.kind() {
         Kind::Unary | Kind::ServerStream => MethodType::ServerStreaming,
         Kind::Duplex => MethodType::Duplex,

@@ -22,6 +22,8 @@ pub struct Stats {
     pub loop_lag: Duration,
     /// Transports that were found dead and replaced.
     pub recoveries: u64,
+    /// Heartbeats that servers answered well. Each session has one with each endpoint every 10 s.
+    pub heartbeats: u64,
     /// Bytes that pending messages are charged with, against the memory limit.
     pub memory_used: usize,
 }
@@ -46,6 +48,7 @@ impl StatsCell {
             callbacks_waiting,
             loop_lag,
             recoveries: engine.recoveries,
+            heartbeats: engine.heartbeats,
             memory_used,
         }
     }

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "bench")]
 pub(crate) mod bench;
+#[cfg(feature = "rocketmq")]
+pub(crate) mod blocking;
 pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod clock;

@@ -3,7 +3,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+mod half_open;
+mod hostile;
+mod real_security;
 mod receiving;
+mod receiving_more;
 mod recovery;
+mod security;
 mod sending;
 mod target;

@@ -1,19 +1,23 @@
 //! A simple consumer: filters, invisible durations, acknowledgements.
 
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use threadmq::ErrorKind;
 use threadmq::rocketmq::{FilterExpression, Message, MessageType};
 
-use crate::target::{INVISIBLE, PATIENCE, client, consumer, group, receive, text, topic};
+use crate::target::{INVISIBLE, PATIENCE, SLACK, client, consumer, group, receive, text, topic};
 
 #[test]
 fn an_empty_topic_gives_no_messages_and_no_error() {
     let topic = topic("empty", MessageType::Normal);
     let client = client();
     let consumer = consumer(&client, &group("empty", false), &topic);
+    let called = Instant::now();
     assert_eq!(consumer.receive(8, INVISIBLE).unwrap(), []);
+    // The await duration, less what a poll may come back early by.
+    let took = called.elapsed();
+    assert!(took > Duration::from_millis(3900) && took < Duration::from_secs(5) + SLACK, "{took:?}");
     client.close().unwrap();
 }
 

@@ -3,10 +3,10 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant, SystemTime};
 
-use threadmq::rocketmq::{Client, Message, MessageType};
+use threadmq::rocketmq::{Client, FilterExpression, Message, MessageType};
 use threadmq::{Delivery, ErrorKind};
 
-use crate::target::{INVISIBLE, PATIENCE, client, consumer, group, receive, text, topic};
+use crate::target::{INVISIBLE, PATIENCE, SLACK, client, consumer, group, receive, text, topic};
 
 #[test]
 fn a_blocking_send_gives_a_receipt_and_the_message_arrives() {
@@ -77,7 +77,9 @@ fn a_delayed_message_comes_no_earlier_than_asked() {
     producer.send(Message::new(&topic, "later").deliver_at(at)).unwrap();
     let received = receive(&consumer, 1);
     // Precise to a second.
-    assert!(SystemTime::now() + Duration::from_secs(1) >= at, "it came too early");
+    let came = SystemTime::now();
+    assert!(came + Duration::from_secs(1) >= at, "it came too early");
+    assert!(came < at + Duration::from_secs(2) + SLACK, "it came too late");
     assert_eq!(text(&received[0]), "later");
     client.close().unwrap();
 }
@@ -101,10 +103,19 @@ fn large_bodies_go_through_and_larger_ones_are_refused_whole() {
 fn a_topic_that_does_not_exist_is_said_so() {
     let client = client();
     let error = client.producer().topic("no-such-topic").start().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert_eq!((error.kind(), error.code()), (ErrorKind::NotFound, Some(40402)), "{error}");
+    let says_how = |shown: String| {
+        let all = ["no-such-topic", "not created through gRPC", "updateTopic", "message.type"];
+        assert!(all.iter().all(|part| shown.contains(part)), "{shown}");
+    };
+    says_how(error.to_string());
     let producer = client.producer().start().unwrap();
     let error = producer.send(Message::new("no-such-topic", "x")).unwrap_err();
     assert_eq!((error.kind(), error.delivery()), (ErrorKind::NotFound, Delivery::NotSent), "{error}");
+    says_how(error.to_string());
+    let error = client.simple_consumer("g").subscribe("no-such-topic", FilterExpression::all()).start().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    says_how(error.to_string());
     client.close().unwrap();
 }
 

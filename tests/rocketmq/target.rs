@@ -11,6 +11,8 @@ use threadmq::testkit::rocketmq::Proxy;
 
 /// Longer than anything here takes on a loaded machine; never waited out when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// What a promised time may be exceeded by on a loaded machine.
+pub const SLACK: Duration = Duration::from_secs(10);
 /// As short as a real server allows.
 pub const INVISIBLE: Duration = Duration::from_secs(10);
 
@@ -73,6 +75,25 @@ pub fn group(what: &str, fifo: bool) -> String {
         admin(&arguments);
     }
     group
+}
+
+/// A group whose messages go to the dead letters after so many deliveries.
+pub fn group_with_attempts(what: &str, attempts: u32) -> String {
+    let group = name(what);
+    match target() {
+        // What it counts are the deliveries after the first.
+        Target::Real { .. } => admin(&["group", "create", &group, "--retries", &(attempts - 1).to_string()]),
+        Target::Testkit(proxy) => proxy.max_attempts(group.as_str(), attempts),
+    }
+    group
+}
+
+/// The embedded proxy, unless a real server is under test.
+pub fn embedded() -> Option<&'static Proxy> {
+    match target() {
+        Target::Real { .. } => None,
+        Target::Testkit(proxy) => Some(proxy),
+    }
 }
 
 fn admin(arguments: &[&str]) {

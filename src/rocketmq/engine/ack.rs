@@ -88,7 +88,7 @@ impl Engine {
         let id = *id;
         let Some(part) = parts.get_mut(index) else { return };
         part.call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+        if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
             return;
         }
@@ -101,8 +101,14 @@ impl Engine {
             *result = Some(match &outcome {
                 Ok(answer) => {
                     let own = answer.entries.iter().find(|entry| entry.receipt_handle == handle.receipt_handle);
-                    let status = own.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
-                    code::check(status, &format!("acknowledge {}", handle.message_id))
+                    let own = own.and_then(|entry| entry.status.as_ref());
+                    let what = format!("acknowledge {}", handle.message_id);
+                    let whole = answer.status.as_ref();
+                    if own.is_none() && whole.is_some_and(|status| code::is_mixed(status.code.value())) {
+                        Err(malformed(&what, "its result is missing among several"))
+                    } else {
+                        code::check(own.or(whole), &what)
+                    }
                 }
                 Err(error) => Err(error.clone()),
             });
@@ -165,7 +171,7 @@ impl Engine {
         let id = *id;
         let replaced = mutant!(KeepsTheOldHandle).then(|| handle.receipt_handle.clone());
         *call = None;
-        if matches!(end, CallEnd::NotStarted | CallEnd::Cancelled) {
+        if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
             return;
         }
@@ -174,6 +180,9 @@ impl Engine {
             let answer =
                 pb::ChangeInvisibleDurationResponse::parse_from_bytes(&body).map_err(|error| malformed(what, error))?;
             code::check(answer.status.as_ref(), what)?;
+            if answer.receipt_handle.is_empty() {
+                return Err(malformed(what, "there is no receipt handle"));
+            }
             Ok(replaced.unwrap_or(answer.receipt_handle))
         });
         self.timers.cancel(Timer::Operation(number));

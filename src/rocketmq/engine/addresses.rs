@@ -192,6 +192,7 @@ impl Engine {
             CallEnd::Failed { code: UNAVAILABLE, .. } => HeartbeatOutcome::Unavailable { ready },
             _ => HeartbeatOutcome::Other,
         };
+        self.stats.heartbeats += u64::from(good);
         if good && self.isolated.remove(&call.address) {
             self.pump_all(now);
         }
@@ -224,10 +225,14 @@ impl Engine {
 
     /// What the end of an ordinary call says of its channel: at most a hint.
     pub(super) fn judge(&mut self, now: Instant, call: &Call, end: &CallEnd) {
-        let transport =
-            matches!(end, CallEnd::Failed { code: DEADLINE_EXCEEDED | UNAVAILABLE, .. } | CallEnd::NotStarted)
-                || (mutant!(ThrottlingIsolates) && matches!(end, CallEnd::Failed { .. }))
-                || (mutant!(RefusalsIsolate) && matches!(end, CallEnd::Response(_)));
+        let transport = match end {
+            CallEnd::Failed { code, .. } => {
+                matches!(*code, DEADLINE_EXCEEDED | UNAVAILABLE) || mutant!(ThrottlingIsolates)
+            }
+            CallEnd::NotStarted(fault) => fault.is_of_transport(),
+            CallEnd::Response(_) => mutant!(RefusalsIsolate),
+            _ => false,
+        };
         let current = self.addresses.entries.get(&call.address) == Some(&call.entry);
         if !transport || !current || call.purpose == Purpose::Heartbeat {
             return;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
+use crate::policy::text::one_line;
 use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
@@ -143,6 +144,49 @@ pub(crate) enum Command {
     },
 }
 
+/// Why a call could not be started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The channel has no connection.
+    NoConnection,
+    /// TLS was not agreed on with this peer, for this reason.
+    Tls { peer: String, reason: String },
+    /// This peer speaks TLS, which the client was not told to.
+    PeerSpeaksTls { peer: String },
+    /// This peer speaks plaintext where TLS was asked for.
+    PeerSpeaksPlaintext { peer: String },
+    /// The user's supplier of credentials has none, for this reason.
+    Credentials { reason: String },
+}
+
+impl Fault {
+    /// Whether it says something about the endpoint.
+    pub(crate) fn is_of_transport(&self) -> bool {
+        !matches!(self, Self::Credentials { .. })
+    }
+
+    /// The error of a call of this name.
+    pub(crate) fn error(&self, what: &str) -> Error {
+        let tls = |text: String| Error::new(ErrorKind::Tls, text).with_recovery(Recovery::AfterReconnect);
+        match self {
+            Self::NoConnection => Error::new(ErrorKind::Transport, format!("{what}: there is no connection")),
+            Self::Tls { peer, reason } => tls(format!("{what}: no TLS connection to {peer}: {}", one_line(reason))),
+            Self::PeerSpeaksTls { peer } => tls(format!(
+                "{what}: the proxy at {peer} speaks TLS and the client does not: write https:// before the endpoints"
+            )),
+            Self::PeerSpeaksPlaintext { peer } => tls(format!(
+                "{what}: the proxy at {peer} speaks plaintext and the client TLS: write http:// before the endpoints \
+                 and give no TLS options, or switch TLS on in the proxy"
+            )),
+            Self::Credentials { reason } => {
+                Error::new(ErrorKind::Authentication, format!("{what}: the credentials provider gave none"))
+                    .with_recovery(Recovery::AfterBackoff)
+                    .with_source(reason.clone())
+            }
+        }
+    }
+}
+
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CallEnd {
@@ -150,8 +194,8 @@ pub(crate) enum CallEnd {
     Response(Bytes),
     /// A server stream that ended as it should.
     StreamOver,
-    /// It was not started, because the channel has no connection.
-    NotStarted,
+    /// It was not started: nothing of it can have left.
+    NotStarted(Fault),
     /// A status of gRPC's own.
     Failed { code: i32, message: String },
     /// We cancelled it.

@@ -39,6 +39,11 @@ use session::Session;
 
 /// Deadline of a heartbeat.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(3);
+/// How long after its deadline gRPC may still end a call: one whose request is stuck in a socket that nobody reads it
+/// never ends.
+const GRACE: Duration = Duration::from_secs(1);
+/// A driver that is so late was held up, as it is by a frozen process.
+const HELD_UP: Duration = Duration::from_millis(500);
 /// Default time for one call to be answered.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -61,6 +66,8 @@ pub(crate) struct EngineStats {
     pub longest_overdue: Duration,
     /// Transports that were replaced.
     pub recoveries: u64,
+    /// Heartbeats that were answered well.
+    pub heartbeats: u64,
 }
 
 /// What waits for a time.
@@ -68,6 +75,8 @@ pub(crate) struct EngineStats {
 enum Timer {
     /// Heartbeats, cooldowns.
     Recovery,
+    /// Calls that gRPC should have ended.
+    Calls,
     /// Routes are asked for again.
     Routes(SessionId),
     /// Settings are sent again.
@@ -94,6 +103,8 @@ struct Call {
     entry: EntryId,
     address: AddressId,
     started: Instant,
+    /// When gRPC ends it at the latest.
+    deadline: Instant,
     purpose: Purpose,
 }
 
@@ -136,6 +147,8 @@ pub(crate) struct Engine {
     isolated: BTreeSet<AddressId>,
     timers: DeadlineQueue<Timer>,
     next: u64,
+    /// When the driver last went on after it had been held up: what came meanwhile may not have been told yet.
+    resumed: Option<Instant>,
     /// Who waits for the end.
     shutdown: Option<Vec<crate::pending::Completion<()>>>,
     stats: EngineStats,
@@ -156,6 +169,7 @@ impl Engine {
             isolated: BTreeSet::new(),
             timers: DeadlineQueue::new(),
             next: 1,
+            resumed: None,
             shutdown: None,
             stats: EngineStats::default(),
         }
@@ -189,7 +203,7 @@ impl Engine {
                     self.call_ended(now, ended, ready, end);
                 }
             }
-            RpcEvent::Frame { call, body } => self.poll_frame(call, body),
+            RpcEvent::Frame { call, body } => self.poll_frame(now, call, body),
             RpcEvent::StreamFrame { stream, body } => self.telemetry(now, stream, &body),
             RpcEvent::StreamEnded { stream, reason } => self.stream_ended(now, stream, &reason),
         }
@@ -216,9 +230,13 @@ impl Engine {
 
     /// Everything that is due by `now`. Early calls do nothing, late ones are safe.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.timers.next_due().is_some_and(|due| now > due + HELD_UP) {
+            self.resumed = Some(now);
+        }
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Recovery => self.recovery_due(now),
+                Timer::Calls => self.calls_due(now),
                 Timer::Routes(session) => self.refresh_routes(now, session),
                 Timer::Settings(session) => self.resend_settings(now, session),
                 Timer::Renew(session, address) => self.open_stream(now, session, address),
@@ -277,9 +295,43 @@ impl Engine {
         let entry = self.entry(now, address);
         let method = purpose.method();
         let call = CallId(self.id());
-        self.calls.insert(call, Call { session, entry, address, started: now, purpose });
+        let deadline = now + timeout;
+        self.calls.insert(call, Call { session, entry, address, started: now, deadline, purpose });
+        self.timers.arm(Timer::Calls, deadline + GRACE);
         self.act(Action::Call { call, session, entry, method, body, timeout });
         call
+    }
+
+    /// Ends what gRPC did not end by its deadline. The connection under it counts as READY: a call that waits for one
+    /// is ended in time.
+    fn calls_due(&mut self, now: Instant) {
+        if let Some(until) = self.resumed.map(|at| at + GRACE).filter(|until| now < *until) {
+            // A process that stood still finds all its calls past their deadlines, and their answers are on the way.
+            self.timers.arm(Timer::Calls, until);
+            return;
+        }
+        let overdue: Vec<CallId> =
+            self.calls.iter().filter(|(_, call)| call.deadline + GRACE <= now).map(|(id, _)| *id).collect();
+        for id in overdue {
+            let Some(call) = self.calls.remove(&id) else { continue };
+            self.act(Action::CancelCall { call: id });
+            self.call_ended(now, call, true, past_deadline());
+        }
+        if let Some(next) = self.calls.values().map(|call| call.deadline + GRACE).min() {
+            self.timers.arm(Timer::Calls, next);
+        }
+    }
+
+    /// The send that this call is for is over. If the call was, too, that is a hint as any other.
+    fn give_up(&mut self, now: Instant, id: CallId) {
+        match self.calls.get(&id) {
+            Some(call) if call.deadline <= now => {
+                let Some(call) = self.calls.remove(&id) else { return };
+                self.act(Action::CancelCall { call: id });
+                self.judge(now, &call, &past_deadline());
+            }
+            _ => self.forget(id),
+        }
     }
 
     /// Nobody waits for it any more: its end will change nothing.
@@ -297,12 +349,16 @@ const DEADLINE_EXCEEDED: i32 = 4;
 const UNAVAILABLE: i32 = 14;
 const CANCELLED: i32 = 1;
 
+fn past_deadline() -> CallEnd {
+    CallEnd::Failed { code: DEADLINE_EXCEEDED, message: "the deadline is over".to_owned() }
+}
+
 /// The body of a response, or why there is none.
 fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
     match end {
         CallEnd::Response(body) => Ok(body),
         CallEnd::Failed { code, message } => Err(code::grpc_error(code, what, &message, message.clone())),
-        CallEnd::NotStarted => Err(Error::new(ErrorKind::Transport, format!("{what}: there is no connection"))),
+        CallEnd::NotStarted(fault) => Err(fault.error(what)),
         CallEnd::Cancelled => Err(code::grpc_error(CANCELLED, what, "the connection was replaced", "cancelled")),
         CallEnd::StreamOver => Err(malformed(what, "a stream where one answer is due")),
     }
@@ -313,6 +369,17 @@ fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::mark
     Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
         .with_source(source)
         .with_delivery(Delivery::Unknown)
+}
+
+/// The same error with `hint` after its text. Keeps the original as the source.
+fn with_hint(error: Error, hint: &str) -> Error {
+    let (delivery, attempts) = (error.delivery(), error.attempts());
+    let hinted = Error::new(error.kind(), format!("{error}; {hint}")).with_recovery(error.recovery());
+    let hinted = match error.code() {
+        Some(code) => hinted.with_code(code),
+        None => hinted,
+    };
+    hinted.with_source(error).with_delivery(delivery).with_attempts(attempts)
 }
 
 fn closed(what: &str) -> Error {

@@ -90,9 +90,12 @@ impl Engine {
     pub(super) fn operation_due(&mut self, now: Instant, number: u64) {
         match self.operations.get(&number) {
             Some(Operation::Receive { heard, failure, .. }) => {
+                // Silence is no empty queue.
+                let silence = || Error::new(ErrorKind::Timeout, "receive: no server answered in time");
                 let result = match failure {
-                    Some(error) if !heard => Err(error.clone()),
-                    _ => Ok(Vec::new()),
+                    _ if *heard => Ok(Vec::new()),
+                    Some(error) => Err(error.clone()),
+                    None => Err(silence()),
                 };
                 self.end_receive(number, result);
             }

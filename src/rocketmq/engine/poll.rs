@@ -10,7 +10,7 @@ use super::addresses::{AddressId, encode};
 use super::event::{Arrived, CallEnd, CallId, Role, SessionId};
 use super::operation::Operation;
 use super::receive::Kept;
-use super::{Engine, Purpose, Timer, response};
+use super::{Engine, Purpose, Timer, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::{code, pb};
@@ -43,6 +43,8 @@ impl PollKey {
 pub(super) struct Poll {
     pub call: CallId,
     started: Instant,
+    /// As many as it asked for.
+    max: usize,
     messages: Vec<Arrived>,
     status: Option<pb::Status>,
 }
@@ -147,12 +149,12 @@ impl Engine {
         let body = encode(&request);
         let call = self.call(now, id, address, Purpose::Poll(key.clone()), body, timeout);
         if let Some(session) = self.sessions.get_mut(&id) {
-            let poll = Poll { call, started: now, messages: Vec::new(), status: None };
+            let poll = Poll { call, started: now, max, messages: Vec::new(), status: None };
             session.receiver.polls.insert(key, poll);
         }
     }
 
-    pub(super) fn poll_frame(&mut self, call: CallId, body: Bytes) {
+    pub(super) fn poll_frame(&mut self, now: Instant, call: CallId, body: Bytes) {
         let Some((id, key)) = self.calls.get(&call).and_then(|known| match &known.purpose {
             Purpose::Poll(key) => Some((known.session, key.clone())),
             _ => None,
@@ -166,6 +168,12 @@ impl Engine {
         use pb::receive_message_response::Content;
         match pb::ReceiveMessageResponse::parse_from_bytes(&body).map(|frame| frame.content) {
             Ok(Some(Content::Status(status))) => poll.status = Some(status),
+            Ok(Some(Content::Message(_))) if poll.messages.len() >= poll.max => {
+                // It might go on for ever. What is not taken comes again when its time is over.
+                log::warn!("the server gives more messages than were asked for: the receive is broken off");
+                self.forget(call);
+                self.poll_ended(now, id, &key, CallEnd::StreamOver);
+            }
             Ok(Some(Content::Message(message))) => {
                 if let Some(endpoints) = endpoints {
                     poll.messages.push(Arrived { message: Box::new(message), endpoints });
@@ -194,14 +202,15 @@ impl Engine {
         }
         let request_timeout = session.spec.request_timeout;
         let what = format!("receive from {}", key.topic);
-        let status = poll.status.filter(|status| !code::is_nothing_found(status.code.value()));
         let outcome = match end {
-            CallEnd::StreamOver => match &status {
+            CallEnd::StreamOver => match &poll.status {
+                Some(status) if code::is_nothing_found(status.code.value()) => Ok(()),
                 Some(status) => code::check(Some(status), &what),
-                None => Ok(()),
+                None => Err(malformed(&what, "it has no status")),
             },
-            CallEnd::NotStarted | CallEnd::Cancelled => {
-                Err(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")))
+            CallEnd::NotStarted(fault) => Err(fault.error(&what)),
+            CallEnd::Cancelled => {
+                Err(Error::new(ErrorKind::Unavailable, format!("{what}: the connection was replaced")))
             }
             end => response(end, &what).map(|_| ()),
         };

@@ -95,6 +95,11 @@ impl Engine {
     fn start_send(&mut self, now: Instant, id: SessionId, place: u64) -> bool {
         let Some(session) = self.sessions.get_mut(&id) else { return false };
         let Some(send) = session.publisher.sends.get(&place) else { return true };
+        if send.is_too_late(now) {
+            // Its timeout answers it.
+            session.publisher.ready.remove(&place);
+            return true;
+        }
         let topic = Arc::clone(&send.message.topic);
         let choice = match session.routes.get(&*topic) {
             Some(route) if route.known => session.publisher.choose(send, route, &self.isolated, &session.settings),
@@ -163,16 +168,16 @@ impl Engine {
         let what = format!("send to {}", send.message.topic);
         let answer = match end {
             // Neither counts: nothing was tried, or we broke it off.
-            CallEnd::NotStarted => {
+            CallEnd::NotStarted(fault) => {
                 send.attempts = send.attempts.saturating_sub(1);
                 let elsewhere = session.routes.get(&*send.message.topic).is_some_and(|route| {
                     send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address))
                 });
-                if elsewhere {
+                if elsewhere && fault.is_of_transport() {
                     publisher.ready.insert(place);
                 } else {
                     send.tried.clear();
-                    send.last = Some(Error::new(ErrorKind::Unavailable, format!("{what}: there is no connection")));
+                    send.last = Some(fault.error(&what));
                     publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
                 }
                 self.pump(now, id);
@@ -230,10 +235,10 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
-        if let Some(call) = call {
-            self.forget(call);
-        }
         self.act(Action::Settle(settled));
+        if let Some(call) = call {
+            self.give_up(now, call);
+        }
         self.check_closed(now, id);
     }
 
@@ -248,16 +253,18 @@ impl Engine {
             .map(|(place, _)| *place)
             .collect();
         for place in due {
-            let Some(send) = self.sessions.get(&id).and_then(|session| session.publisher.sends.get(&place)) else {
-                continue;
-            };
+            let Some(session) = self.sessions.get(&id) else { continue };
+            let Some(send) = session.publisher.sends.get(&place) else { continue };
             let allowed =
                 send.ticket.due.map(|due| due.saturating_duration_since(send.ticket.called_at)).unwrap_or_default();
             let text = format!("send to {} was not answered within {allowed:?}", send.message.topic);
-            let error = Error::new(ErrorKind::Timeout, text);
-            let error = match &send.last {
-                Some(last) => error.with_source(last.clone()),
-                None => error,
+            let route = session.routes.get(&*send.message.topic).and_then(|route| route.error.as_ref());
+            let error = match (&send.last, route) {
+                (Some(last), _) => Error::new(ErrorKind::Timeout, text).with_source(last.clone()),
+                (None, Some(last)) => {
+                    Error::new(ErrorKind::Timeout, format!("{text}: {last}")).with_source(last.clone())
+                }
+                (None, None) => Error::new(ErrorKind::Timeout, text),
             };
             let error = send.fate(&error);
             self.settle_send(now, id, place, Err(error));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::addresses::AddressId;
 use super::event::{CallId, Outgoing, Role, SessionId, Settled};
@@ -12,6 +12,9 @@ use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::Ticket;
 use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::queue as fifo;
+
+/// An attempt that has less than this, or than a tenth of the whole send timeout, would end unanswered.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(20);
 
 /// The sends of one session.
 #[derive(Default)]
@@ -141,6 +144,15 @@ impl Publisher {
 }
 
 impl Send {
+    /// Whether there is no time for another attempt. A cancelled one costs more than it can bring.
+    pub(super) fn is_too_late(&self, now: Instant) -> bool {
+        let Ticket { due, called_at, .. } = self.ticket;
+        due.is_some_and(|due| {
+            let allowed = due.saturating_duration_since(called_at);
+            due.saturating_duration_since(now) < SHORTEST_ATTEMPT.min(allowed / 10)
+        })
+    }
+
     /// An error that ends this send from outside: a call under way is in doubt.
     pub(super) fn fate(&self, error: &Error) -> Error {
         let delivery = if self.call.is_some() && !mutant!(DoubtIsDenied) { Delivery::Unknown } else { self.worst };

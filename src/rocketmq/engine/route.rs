@@ -6,7 +6,7 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{CallEnd, SessionId};
-use super::{Engine, Purpose, Timer, malformed, response};
+use super::{Engine, Purpose, Timer, malformed, response, with_hint};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::endpoints::Endpoints;
@@ -14,6 +14,8 @@ use crate::rocketmq::wire::{code, pb};
 
 /// Between refreshes.
 pub(super) const ROUTE_PERIOD: Duration = Duration::from_secs(30);
+/// The server's own codes have five digits, those of gRPC two.
+const SERVER_CODES: i32 = 10_000;
 /// After a failure that may pass.
 const ROUTE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -87,7 +89,7 @@ impl Engine {
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {
         let cut_off = end == CallEnd::Cancelled;
-        let answer = self.parse_route(topic, end);
+        let answer = self.parse_route(topic, end).map_err(|error| self.explain(error, topic));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(route) = session.routes.get_mut(topic) else { return };
         route.asked = false;
@@ -115,6 +117,27 @@ impl Engine {
         }
         self.pump(now, id);
         self.resume_operations(now, id);
+    }
+
+    /// What to do about a failure that users meet first.
+    fn explain(&self, error: Error, topic: &str) -> Error {
+        let server_spoke = error.code().is_some_and(|code| code >= SERVER_CODES);
+        if error.code() == Some(pb::Code::TOPIC_NOT_FOUND as i32) {
+            let hint = format!(
+                "topics are not created through gRPC: create it with mqadmin updateTopic -n <name server> \
+                 -c <cluster> -t {topic} -a +message.type=NORMAL (or FIFO, DELAY)"
+            );
+            with_hint(error, &hint)
+        } else if !server_spoke && self.addresses_unproved() {
+            with_hint(error, &self.options.access.hint())
+        } else {
+            error
+        }
+    }
+
+    /// No route was ever had: what is at the access point may be no proxy.
+    fn addresses_unproved(&self) -> bool {
+        !self.sessions.values().any(|session| session.routes.values().any(|route| route.known))
     }
 
     fn parse_route(&mut self, topic: &str, end: CallEnd) -> Result<Vec<Queue>, Error> {

@@ -258,8 +258,7 @@ impl Engine {
         match &session.state {
             State::Starting { due, .. } if *due <= now => {
                 let last = session.routes.values().find_map(|route| route.error.clone());
-                let hint = self.options.access.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
-                let text = format!("start: no endpoint answered in time{hint}");
+                let text = format!("no endpoint answered in time; {}", self.options.access.hint());
                 let error = Error::new(ErrorKind::Timeout, text);
                 let error = match last {
                     Some(last) => error.with_source(last),

@@ -7,6 +7,8 @@ use super::event::{Role, SessionSpec};
 use crate::rocketmq::message::resource;
 use crate::rocketmq::wire::pb;
 
+/// A server that asks for longer pauses is not taken at its word.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// Largest body until the server says otherwise.
 pub(crate) const DEFAULT_MAX_BODY_SIZE: usize = 4 * 1024 * 1024;
 
@@ -47,6 +49,10 @@ pub(super) enum Pause {
 impl Pause {
     /// Before the attempt after `attempt` of them; the first is 1.
     pub(super) fn after(&self, attempt: u32) -> Duration {
+        self.asked_for(attempt).min(LONGEST_PAUSE)
+    }
+
+    fn asked_for(&self, attempt: u32) -> Duration {
         let index = attempt.max(1) - 1;
         match self {
             Self::Exponential { initial, max, multiplier } => {
@@ -172,6 +178,16 @@ mod tests {
     fn customized_pauses_repeat_their_last() {
         let pause = Pause::Customized(vec![MS, MS * 2]);
         assert_eq!([1, 2, 3, 9].map(|attempt| pause.after(attempt)), [MS, MS * 2, MS * 2, MS * 2]);
+    }
+
+    #[test]
+    fn absurd_pauses_are_cut() {
+        let max = Duration::new(i64::MAX as u64, 0);
+        assert_eq!(Pause::Customized(vec![max]).after(1), LONGEST_PAUSE);
+        for multiplier in [f32::MAX, f32::INFINITY, f32::NAN, -1.0, 2.0] {
+            let pause = Pause::Exponential { initial: max, max, multiplier };
+            assert!((1..5).all(|attempt| pause.after(attempt) <= LONGEST_PAUSE), "{multiplier}");
+        }
     }
 
     #[test]

@@ -29,6 +29,11 @@ pub(crate) fn is_success(code: i32) -> bool {
     matches!(Code::from_i32(code), Some(Code::OK | Code::MULTIPLE_RESULTS))
 }
 
+/// Whether each entry of an answer has a result of its own.
+pub(crate) fn is_mixed(code: i32) -> bool {
+    code == Code::MULTIPLE_RESULTS.value()
+}
+
 /// Whether a receive ended without messages, which is no error.
 pub(crate) fn is_nothing_found(code: i32) -> bool {
     code == Code::MESSAGE_NOT_FOUND.value()
@@ -38,6 +43,30 @@ pub(crate) fn is_nothing_found(code: i32) -> bool {
 /// clients of a kind that it does not know.)
 pub(crate) fn is_settings_missing(code: i32) -> bool {
     code == Code::UNRECOGNIZED_CLIENT_TYPE.value()
+}
+
+/// Whether a response says that the caller's credentials are not accepted. Its status is looked at and nothing else:
+/// it is the first field of every response.
+pub(crate) fn is_unauthorized(response: &[u8]) -> bool {
+    /// Field 1 of a response, a message; in it field 1, a number.
+    const STATUS: u8 = 0x0a;
+    const CODE: u8 = 0x08;
+    let read = || -> Option<bool> {
+        let (status, body) = (response.strip_prefix(&[STATUS])?, Code::UNAUTHORIZED.value());
+        // Its length, in as many bytes as have the highest bit set, and one more.
+        let length = status.iter().position(|byte| byte & 0x80 == 0)?;
+        let mut code = status.get(length + 1..)?.strip_prefix(&[CODE])?.iter();
+        let mut value = 0u64;
+        for shift in (0..).step_by(7).take(5) {
+            let byte = code.next()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        Some(u64::try_from(body).is_ok_and(|unauthorized| value == unauthorized))
+    };
+    read().unwrap_or(false)
 }
 
 /// The error for a code that is no success. `message` is the server's own text.
@@ -303,6 +332,30 @@ mod tests {
             assert_eq!(meaning_of(&error), expected, "{code}");
             assert_eq!(error.code(), Some(code));
             assert_eq!(error.to_string(), format!("send: the server answered with code {code}: why"));
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_the_credentials_is_seen_in_any_response() {
+        use protobuf::Message;
+        for code in EXPECTED.map(|(number, _)| number) {
+            for text in ["", "why", &"long ".repeat(1000)] {
+                let status = Status { code: EnumOrUnknown::from_i32(code), message: text.into(), ..Status::default() };
+                let response = super::super::pb::SendMessageResponse {
+                    status: protobuf::MessageField::some(status),
+                    entries: vec![Default::default()],
+                    ..Default::default()
+                };
+                let response = response.write_to_bytes().unwrap();
+                assert_eq!(is_unauthorized(&response), code == 40100, "{code}");
+                for cut in 0..response.len().min(8) {
+                    is_unauthorized(&response[..cut]);
+                }
+            }
+        }
+        for other in [&[][..], &[0x0a], &[0x0a, 0xff, 0xff, 0xff, 0xff], &[0x12, 2, 8, 1], &[0x0a, 0xff, 0x01, 8, 0xff]]
+        {
+            assert!(!is_unauthorized(other));
         }
     }
 

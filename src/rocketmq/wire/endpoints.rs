@@ -8,8 +8,14 @@ use crate::error::{Error, ErrorKind};
 use crate::policy::host::{self, Fault};
 use crate::policy::text::quoted;
 
-/// The usual port of a name server, which speaks another protocol.
-const NAME_SERVER_PORT: u16 = 9876;
+/// Usual ports of what speaks another protocol.
+const OTHERS: [(u16, &str); 5] = [
+    (9876, "a name server"),
+    (8080, "a proxy's remoting port"),
+    (10909, "a broker"),
+    (10911, "a broker"),
+    (10912, "a broker"),
+];
 
 /// Addresses under which one proxy, or proxies that are as good as each other, can be reached.
 ///
@@ -110,21 +116,33 @@ impl Endpoints {
         }
     }
 
+    /// The one at the place `first` alone.
+    pub(crate) fn alone(&self, first: usize) -> Self {
+        let at = first.checked_rem(self.addresses.len()).unwrap_or(0);
+        Self { scheme: self.scheme, addresses: self.addresses.get(at).cloned().into_iter().collect() }
+    }
+
     #[cfg(test)]
     pub(crate) fn scheme(&self) -> Scheme {
         self.scheme
     }
 
     /// At least one, in order.
-    #[cfg(test)]
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
     /// What may be wrong with the addresses, to be told when nothing answers there as it should.
-    pub(crate) fn hint(&self) -> Option<String> {
-        let suspect = self.addresses.iter().find(|address| address.port == NAME_SERVER_PORT)?;
-        Some(format!("{suspect} looks like a name server: give the proxy's gRPC port, 8081 by default"))
+    pub(crate) fn hint(&self) -> String {
+        let suspect = self.addresses.iter().find_map(|address| {
+            let (_, what) = OTHERS.iter().find(|(port, _)| *port == address.port)?;
+            Some(format!("{address} looks like {what}: give the proxy's gRPC port, 8081 by default"))
+        });
+        suspect.unwrap_or_else(|| {
+            "is this the proxy's gRPC port (8081 by default), not that of a name server (9876), a broker (10911) or \
+             remoting (8080)?"
+                .to_owned()
+        })
     }
 
     fn of(found: Vec<(Scheme, Address)>) -> Result<Self, Fault> {

@@ -1,6 +1,7 @@
 //! Messages of the protocol to types and back; pure.
 
 pub(crate) mod body;
+pub(crate) mod certificate;
 pub(crate) mod code;
 pub(crate) mod digest;
 pub(crate) mod endpoints;

@@ -21,24 +21,36 @@
 //! # }
 //! ```
 
+mod answers;
+mod guard;
+mod polls;
 mod queue;
 mod script;
 mod service;
+mod share;
+mod sql;
 mod state;
+mod streams;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use grpcio::{ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials};
+use grpcio::{
+    ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials, ServerCredentialsBuilder,
+};
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::rocketmq::MessageType;
+use guard::Guard;
 pub use queue::Stored;
-pub use script::{Effect, Rpc, Script};
+pub use script::{Arrival, Effect, End, Rpc, Script};
 use state::State;
 use worker::Job;
 
@@ -47,12 +59,14 @@ use worker::Job;
 #[must_use = "the proxy starts with `start`"]
 pub struct ProxyBuilder {
     endpoints: usize,
+    tls: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A proxy in this process. It ends when this is dropped.
 pub struct Proxy {
     state: Arc<Mutex<State>>,
     jobs: Sender<Job>,
+    guard: Arc<Guard>,
     /// Behind a lock because they are not `Sync`; nobody but `drop` asks for them.
     servers: Mutex<Vec<Server>>,
     thread: Option<JoinHandle<()>>,
@@ -64,6 +78,13 @@ impl ProxyBuilder {
     /// queues are spread over them.
     pub fn endpoints(mut self, endpoints: usize) -> Self {
         self.endpoints = endpoints;
+        self
+    }
+
+    /// Speaks TLS, and nothing else, with this certificate and private key, both in PEM. By default plaintext. See
+    /// [`Proxy::SELF_SIGNED`].
+    pub fn tls(mut self, certificate_pem: impl Into<Vec<u8>>, key_pem: impl Into<Vec<u8>>) -> Self {
+        self.tls = Some((certificate_pem.into(), key_pem.into()));
         self
     }
 
@@ -85,6 +106,7 @@ impl ProxyBuilder {
         let state = Arc::new(Mutex::new(State::new(self.endpoints)));
         let (jobs, thread) = worker::start(Arc::clone(&state)).map_err(|error| failed(&error))?;
         let environment = Arc::new(EnvBuilder::new().cq_count(1).name_prefix("tmq-proxy").build());
+        let guard = Arc::new(Guard::default());
         let mut servers = Vec::new();
         for endpoint in 0..self.endpoints {
             let arguments = ChannelBuilder::new(Arc::clone(&environment))
@@ -93,18 +115,25 @@ impl ProxyBuilder {
                 .reuse_port(false)
                 .build_args();
             let mut server = ServerBuilder::new(Arc::clone(&environment))
-                .register_service(service::service(endpoint, &jobs))
+                .register_service(service::service(endpoint, &jobs, &guard))
                 .channel_args(arguments)
                 .build()
                 .map_err(|error| failed(&error))?;
-            let port = server
-                .add_listening_port("127.0.0.1:0", ServerCredentials::insecure())
-                .map_err(|error| failed(&error))?;
+            let port = server.add_listening_port("127.0.0.1:0", self.credentials()).map_err(|error| failed(&error))?;
             server.start();
             state.lock().listen(endpoint, SocketAddr::from(([127, 0, 0, 1], port)));
             servers.push(server);
         }
-        Ok(Proxy { state, jobs, servers: Mutex::new(servers), thread: Some(thread), _environment: environment })
+        Ok(Proxy { state, jobs, guard, servers: Mutex::new(servers), thread: Some(thread), _environment: environment })
+    }
+
+    fn credentials(&self) -> ServerCredentials {
+        match &self.tls {
+            Some((certificate, key)) => {
+                ServerCredentialsBuilder::new().add_cert(certificate.clone(), key.clone()).build()
+            }
+            None => ServerCredentials::insecure(),
+        }
     }
 }
 
@@ -120,7 +149,18 @@ impl Proxy {
 
     /// Options for a proxy.
     pub fn builder() -> ProxyBuilder {
-        ProxyBuilder { endpoints: 1 }
+        ProxyBuilder { endpoints: 1, tls: None }
+    }
+
+    /// A self-signed certificate for `localhost` and 127.0.0.1 and its private key, both in PEM, for
+    /// [`ProxyBuilder::tls`]. Everybody knows this key: it protects nothing.
+    pub const SELF_SIGNED: (&'static str, &'static str) =
+        (include_str!("self_signed.crt.pem"), include_str!("self_signed.key.pem"));
+
+    /// From now on turns away (UNAUTHORIZED, 40100) every call that is not signed with this access key and secret key.
+    /// By default nobody is.
+    pub fn require_credentials(&self, access_key: impl Into<String>, secret_key: impl Into<String>) {
+        self.guard.require(access_key.into(), secret_key.into());
     }
 
     /// What a client is built with: the endpoint with the number 0, as it is [advertised](Self::advertise).
@@ -143,9 +183,19 @@ impl Proxy {
         self.state.lock().create_topic(topic.into(), accepts, queues);
     }
 
+    /// Forgets a topic and its messages.
+    pub fn delete_topic(&self, topic: &str) {
+        self.state.lock().delete_topic(topic);
+    }
+
+    /// Routes of a topic name so many queues from now on, spread over these endpoints. Messages stay where they are.
+    pub fn route_topic(&self, topic: &str, queues: usize, endpoints: &[usize]) {
+        self.state.lock().route_topic(topic, queues, endpoints);
+    }
+
     /// How often a group may be given a message before it goes to the dead letters: 16 by default.
     pub fn max_attempts(&self, group: impl Into<String>, attempts: u32) {
-        self.state.lock().max_attempts(group.into(), attempts);
+        self.state.lock().limit_attempts(group.into(), attempts);
     }
 
     /// What a topic holds, in the order in which it was stored, acknowledged messages included.
@@ -153,7 +203,7 @@ impl Proxy {
         self.state.lock().stored(topic)
     }
 
-    /// Messages that a group was given too often.
+    /// Messages that a group was given too often. They are in the topic `%DLQ%` and the group's name, too.
     pub fn dead_letters(&self, group: &str) -> Vec<Stored> {
         self.state.lock().dead_letters(group)
     }
@@ -163,14 +213,24 @@ impl Proxy {
         self.state.lock().calls(endpoint, rpc)
     }
 
+    /// The calls that arrived, oldest first: the latest 100,000.
+    pub fn history(&self) -> Vec<Arrival> {
+        self.state.lock().history()
+    }
+
     /// Telemetry streams whose first write was something else than Settings.
     pub fn streams_without_settings(&self) -> u64 {
-        self.state.lock().streams_without_settings()
+        self.state.lock().streams.without_settings
     }
 
     /// Telemetry streams that are open, by endpoint.
     pub fn streams(&self, endpoint: usize) -> usize {
-        self.state.lock().streams(endpoint)
+        self.state.lock().streams.count(endpoint)
+    }
+
+    /// How many times Settings came, by endpoint.
+    pub fn settings(&self, endpoint: usize) -> u64 {
+        self.state.lock().streams.settings.get(&endpoint).copied().unwrap_or(0)
     }
 
     /// Calls of this kind are to misbehave; see [`Script`].
@@ -180,7 +240,7 @@ impl Proxy {
 
     /// Ends all telemetry streams.
     pub fn end_streams(&self) {
-        self.state.lock().end_streams();
+        self.state.lock().streams.end_all();
     }
 
     /// Forgets the settings of all clients: their heartbeats are answered UNRECOGNIZED_CLIENT_TYPE until they send
@@ -191,23 +251,38 @@ impl Proxy {
 
     /// Asks all clients of an endpoint to connect anew (`ReconnectEndpointsCommand`).
     pub fn ask_reconnect(&self, endpoint: usize) {
-        self.state.lock().command(endpoint, state::reconnect_command());
+        self.command(endpoint, streams::reconnect_command());
     }
 
     /// Asks all clients of an endpoint for the state of their threads (`PrintThreadStackTraceCommand`); answers are
     /// in [`thread_traces`](Self::thread_traces).
     pub fn ask_threads(&self, endpoint: usize) {
-        self.state.lock().command(endpoint, state::threads_command());
+        self.command(endpoint, streams::threads_command());
     }
 
     /// What clients answered to [`ask_threads`](Self::ask_threads).
     pub fn thread_traces(&self) -> Vec<String> {
-        self.state.lock().thread_traces()
+        self.state.lock().streams.traces.clone()
+    }
+
+    /// Writes an encoded `TelemetryCommand`, or what is none, on all streams of an endpoint.
+    pub fn command(&self, endpoint: usize, command: impl Into<Vec<u8>>) {
+        self.state.lock().streams.write(endpoint, &command.into().into());
+    }
+
+    /// What clients wrote on their streams beside Settings: encoded `TelemetryCommand`s.
+    pub fn replies(&self) -> Vec<Vec<u8>> {
+        self.state.lock().streams.replies.clone()
     }
 
     /// The largest body that it takes and tells clients of, from their next Settings on: 4 MiB by default.
     pub fn max_body_size(&self, bytes: usize) {
-        self.state.lock().set_max_body_size(bytes);
+        self.state.lock().max_body_size = bytes;
+    }
+
+    /// The pauses between attempts that it tells clients of, from their next Settings on: none by default.
+    pub fn backoff(&self, initial: Duration, max: Duration, multiplier: f32) {
+        self.state.lock().backoff = Some(streams::backoff(initial, max, multiplier));
     }
 }
 

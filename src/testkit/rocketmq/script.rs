@@ -1,7 +1,7 @@
 //! What calls are to come to, other than their answer.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -46,7 +46,8 @@ impl Rpc {
     }
 }
 
-/// What becomes of a call.
+/// What becomes of a call. A stream of [telemetry](Rpc::Telemetry) counts when it is opened, and what is said here of
+/// answers holds for its answers to Settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -58,10 +59,39 @@ pub enum Effect {
     Lost,
     /// It is not carried out, and answered with this status of the service and this text.
     Status(i32, String),
-    /// It is not carried out, and ended with this status of gRPC's own.
+    /// It is not carried out, and ended with this status of gRPC's own; a stream of telemetry as soon as it is opened.
     Grpc(i32, String),
-    /// It is answered with these bytes.
+    /// It is not carried out, and answered with these bytes.
     Bytes(Vec<u8>),
+    /// It is not carried out, and answered with these frames, which then come to this end. A call that has one answer
+    /// gets the first of them.
+    Frames(Vec<Vec<u8>>, End),
+    /// It is carried out, and comes to this end after so many frames of its answer.
+    Cut(usize, End),
+}
+
+/// How a stream of answers ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// As one that is complete.
+    Well,
+    /// With a status of gRPC's own.
+    Grpc(i32, String),
+    /// It does not.
+    Never,
+}
+
+/// A call that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Arrival {
+    /// What was called.
+    pub rpc: Rpc,
+    /// The endpoint.
+    pub endpoint: usize,
+    /// When.
+    pub at: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -74,6 +104,9 @@ struct Rule {
     left: Option<u64>,
     /// Calls that pass before it holds.
     skip: u64,
+    /// It holds for the last of so many calls, again and again.
+    every: u64,
+    passed: u64,
 }
 
 impl Rules {
@@ -84,6 +117,11 @@ impl Rules {
             rule.skip -= 1;
             return None;
         }
+        rule.passed += 1;
+        if rule.passed < rule.every {
+            return None;
+        }
+        rule.passed = 0;
         let effect = rule.effect.clone();
         if let Some(left) = &mut rule.left {
             *left = left.saturating_sub(1);
@@ -103,11 +141,12 @@ pub struct Script<'a> {
     endpoint: Option<usize>,
     count: Option<u64>,
     skip: u64,
+    every: u64,
 }
 
 impl<'a> Script<'a> {
     pub(super) fn new(state: &'a Mutex<State>, rpc: Rpc) -> Self {
-        Self { state, rpc, endpoint: None, count: None, skip: 0 }
+        Self { state, rpc, endpoint: None, count: None, skip: 0, every: 1 }
     }
 
     /// Only at this endpoint. By default at all, each counting for itself.
@@ -128,6 +167,12 @@ impl<'a> Script<'a> {
         self
     }
 
+    /// Only every so many calls. By default each.
+    pub fn every(mut self, calls: u64) -> Self {
+        self.every = calls;
+        self
+    }
+
     /// Adds the rule.
     pub fn then(self, effect: Effect) {
         let mut state = self.state.lock();
@@ -136,7 +181,8 @@ impl<'a> Script<'a> {
             None => 0..state.endpoint_count(),
         };
         for endpoint in endpoints {
-            let rule = Rule { effect: effect.clone(), left: self.count, skip: self.skip };
+            let (every, passed) = (self.every, 0);
+            let rule = Rule { effect: effect.clone(), left: self.count, skip: self.skip, every, passed };
             state.rules().0.entry((self.rpc, endpoint)).or_default().push(rule);
         }
     }

@@ -1,25 +1,34 @@
 //! The gRPC side: calls become jobs for the worker, what it says becomes answers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use futures_channel::{mpsc, oneshot};
-use futures_util::{FutureExt, StreamExt, TryFutureExt};
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, Sink, SinkExt, StreamExt};
 use grpcio::{
     GrpcSlice, Marshaller, MessageReader, Method as GrpcMethod, MethodType, RpcContext, RpcStatus, RpcStatusCode,
     Service, ServiceBuilder, WriteFlags,
 };
 
-use super::worker::{Answer, Job};
+use super::guard::{Guard, UNAUTHORIZED};
+use super::state::refusal;
+use super::worker::{Answer, Frame, Job};
 use crate::rocketmq::wire::method::{Kind, Method};
 
-pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
+pub(super) fn service(endpoint: usize, jobs: &Sender<Job>, guard: &Arc<Guard>) -> Service {
     let mut builder = ServiceBuilder::new();
     for method in Method::ALL {
-        let jobs = jobs.clone();
+        let (jobs, guard) = (jobs.clone(), Arc::clone(guard));
         match method.kind() {
             Kind::Unary => {
                 builder =
                     builder.add_unary_handler(&grpc_method(method), move |context: RpcContext<'_>, body, sink| {
+                        if let Some(text) = guard.refusal(&context) {
+                            context.spawn(sink.success(refusal(UNAUTHORIZED, &text)).map(drop));
+                            return;
+                        }
                         let (reply, answer) = oneshot::channel();
                         let client = client_id(&context);
                         let _ = jobs.send(Job::Call { endpoint, method, client, body, reply });
@@ -37,9 +46,12 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                     move |context: RpcContext<'_>, body, sink| {
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
-                        let _ = jobs.send(Job::Stream { endpoint, method, client, body, frames });
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).map(drop));
+                        // The frames end when there is nobody left to send more.
+                        let _ = match guard.refusal(&context) {
+                            Some(text) => frames.unbounded_send(Frame::Body(refusal(UNAUTHORIZED, &text))).is_ok(),
+                            None => jobs.send(Job::Stream { endpoint, method, client, body, frames }).is_ok(),
+                        };
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
@@ -49,24 +61,57 @@ pub(super) fn service(endpoint: usize, jobs: &Sender<Job>) -> Service {
                     move |context: RpcContext<'_>, requests, sink| {
                         let (frames, stream) = mpsc::unbounded();
                         let client = client_id(&context);
+                        if let Some(text) = guard.refusal(&context) {
+                            let frame = Ok((refusal(UNAUTHORIZED, &text), WriteFlags::default()));
+                            let refused = futures_util::stream::iter([frame]).forward(sink);
+                            context.spawn(refused.map(move |_: Result<(), grpcio::Error>| drop(requests)));
+                            return;
+                        }
                         let (id, jobs) = (super::worker::next_stream(), jobs.clone());
                         let _ = jobs.send(Job::Opened { endpoint, client, stream: id, frames });
                         let told = jobs.clone();
+                        // After an error there would be nothing but errors, for ever.
                         let read = requests
+                            .take_while(|body| std::future::ready(body.is_ok()))
                             .map(move |body| {
                                 let _ = body.map(|body| jobs.send(Job::Command { stream: id, body }));
                             })
                             .for_each(std::future::ready)
                             .map(move |()| drop(told.send(Job::Ended { stream: id })));
                         context.spawn(read);
-                        let frames = stream.map(|frame: Bytes| Ok((frame, WriteFlags::default())));
-                        context.spawn(frames.forward(sink).unwrap_or_else(|_| ()));
+                        context.spawn(pass_on(stream, sink, |sink, status| sink.fail(status).map(drop).boxed()));
                     },
                 );
             }
         }
     }
     builder.build()
+}
+
+/// Frames one after another, until they end or one says how the call does.
+fn pass_on<S>(
+    mut frames: mpsc::UnboundedReceiver<Frame>,
+    mut sink: S,
+    fail: fn(S, RpcStatus) -> BoxFuture<'static, ()>,
+) -> BoxFuture<'static, ()>
+where
+    S: Sink<(Bytes, WriteFlags)> + Unpin + Send + 'static,
+    S::Error: Send,
+{
+    let passing = async move {
+        while let Some(frame) = frames.next().await {
+            match frame {
+                Frame::Body(body) => {
+                    if sink.send((body, WriteFlags::default())).await.is_err() {
+                        return;
+                    }
+                }
+                Frame::Failed(code, text) => return fail(sink, status(code, text)).await,
+            }
+        }
+        let _ = sink.close().await;
+    };
+    passing.boxed()
 }
 
 fn client_id(context: &RpcContext<'_>) -> String {

@@ -142,6 +142,7 @@ impl World {
             settled: None,
             handed: 0,
             counted: 0,
+            late: 0,
             cancelled_in: u64::MAX,
             stored: Vec::new(),
             probe,

@@ -22,7 +22,11 @@ fn opened_producer() -> Hands {
 }
 
 fn opened_consumer(topics: &[&str], addresses: &[u32]) -> Hands {
-    let mut hands = Hands::new();
+    opened_consumer_with(topics, addresses, 3 * SECOND)
+}
+
+fn opened_consumer_with(topics: &[&str], addresses: &[u32], request_timeout: Duration) -> Hands {
+    let mut hands = Hands { request_timeout, ..Hands::new() };
     let mut opening = hands.consumer(topics);
     hands.answer(QueryRoute, &route(addresses));
     hands.settle_streams();
@@ -86,7 +90,7 @@ fn a_route_query_that_a_replacement_cuts_off_does_not_count() {
 
 #[test]
 fn a_session_that_closes_keeps_its_links_watched() {
-    let mut hands = opened_consumer(&["topic"], &[1]);
+    let mut hands = opened_consumer_with(&["topic"], &[1], 60 * SECOND);
     hands.wait(SECOND);
     hands.beat();
     let handle =

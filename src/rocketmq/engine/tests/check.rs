@@ -35,7 +35,7 @@ impl World {
         let state = &self.calls[&call];
         let (entry, session, started, op) = (state.entry, state.session, state.started, state.op);
         let link = self.links.get_mut(&entry).unwrap();
-        let transport = matches!(end, CallEnd::Failed { code: 4 | 14, .. } | CallEnd::NotStarted);
+        let transport = matches!(end, CallEnd::Failed { code: 4 | 14, .. } | CallEnd::NotStarted(_));
         match (state.method, end) {
             (Method::Heartbeat, CallEnd::Failed { code: 4, .. }) if ready => drop(link.late.insert(started)),
             (Method::Heartbeat, CallEnd::Failed { code: 14, .. }) if ready => link.unavailable = true,
@@ -65,7 +65,7 @@ impl World {
         }
         if let Some(op) = op {
             let op = &mut self.ops[op];
-            op.counted += u32::from(!matches!(end, CallEnd::NotStarted | CallEnd::Cancelled));
+            op.counted += u32::from(!matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled));
             if op.stored.len() > 1 {
                 self.happened("a send is stored twice");
             }

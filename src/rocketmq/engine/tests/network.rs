@@ -7,7 +7,7 @@ use protobuf::{EnumOrUnknown, Message as _, MessageField};
 
 use super::schedule::{MS, Micros, SEC};
 use super::world::{Event, World};
-use crate::rocketmq::engine::event::{CallEnd, CallId, EntryId, RpcEvent, SessionId, StreamId};
+use crate::rocketmq::engine::event::{self, CallEnd, CallId, EntryId, RpcEvent, SessionId, StreamId};
 use crate::rocketmq::wire::endpoints::{AccessPoint, Endpoints};
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
@@ -243,7 +243,7 @@ impl World {
         match self.links[&entry].wire {
             Wire::Ready => self.after(way, Event::Arrive(call)),
             Wire::Dialling | Wire::HalfOpen => self.calls.get_mut(&call).unwrap().stuck = true,
-            Wire::Refused => self.end_call(call, CallEnd::NotStarted),
+            Wire::Refused => self.end_call(call, CallEnd::NotStarted(event::Fault::NoConnection)),
             Wire::Lying => self.end_call(call, CallEnd::Failed { code: 14, message: "broken".into() }),
         }
     }

@@ -93,6 +93,8 @@ pub(super) struct Op {
     /// Calls that took it along; those that count as attempts; the step in which one was cancelled.
     pub handed: u32,
     pub counted: u32,
+    /// Of these, how many were ended so late that they may have been cut off by a replacement instead.
+    pub late: u32,
     pub cancelled_in: u64,
     /// When it was stored, in numbers that rise over all messages.
     pub stored: Vec<u64>,

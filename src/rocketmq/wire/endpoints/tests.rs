@@ -101,6 +101,10 @@ fn targets_that_grpc_dials() {
     assert_eq!(three.target(usize::MAX), three.target(usize::MAX % 3));
     assert_eq!(endpoints("[::1]:1;[::2]:2").target(1), "ipv6:[::2]:2,[::1]:1");
     assert_eq!(endpoints("https://Proxy:443").target(5), "dns:proxy:443");
+    assert_eq!(
+        (three.alone(1).target(0), three.alone(5).target(3)),
+        ("ipv4:10.0.0.2:2".into(), "ipv4:10.0.0.3:3".into())
+    );
     let names = Endpoints::from_proto(&sent(pb::AddressScheme::DOMAIN_NAME, &[("a", 1), ("b", 2)])).unwrap();
     assert_eq!([names.target(0), names.target(1)], ["dns:a:1", "dns:b:2"]);
 }
@@ -149,8 +153,16 @@ fn what_no_server_should_send_is_an_error() {
 
 #[test]
 fn a_name_server_s_port_is_hinted_at() {
-    assert!(endpoints("10.0.0.1:9876").hint().unwrap().contains("10.0.0.1:9876"));
-    assert_eq!(endpoints("10.0.0.1:8081").hint(), None);
+    for (address, what) in [("10.0.0.1:9876", "name server"), ("10.0.0.1:8080", "remoting"), ("[::1]:10911", "broker")]
+    {
+        let hint = endpoints(address).hint();
+        assert!(
+            hint.contains(&format!("{address} looks like")) && hint.contains(what) && hint.contains("8081"),
+            "{hint}"
+        );
+    }
+    let hint = endpoints("10.0.0.1:8081").hint();
+    assert!(hint.contains("8081") && hint.contains("9876") && !hint.contains("looks like"), "{hint}");
 }
 
 proptest! {

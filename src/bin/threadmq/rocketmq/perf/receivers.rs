@@ -5,15 +5,26 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use threadmq::Error;
 use threadmq::rocketmq::{MessageView, SimpleConsumer};
 
 use crate::interrupt;
 use crate::outcome::Failure;
+use crate::perf::Counters;
 use crate::rocketmq::args::{INVISIBLE, MOST_AT_ONCE};
 
 /// A topic that gives nothing for so long has no more.
 pub const IDLE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How messages are acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Acks {
+    /// All messages of a receive with one call to each broker
+    Batch,
+    /// Each message with a call of its own, whose time is the latency
+    Each,
+}
 
 /// Takes what a group has left, and gives a new one its place: the topic's end, where that is at its first poll.
 pub fn skip_to_end(consumer: &SimpleConsumer) -> Result<(), Failure> {
@@ -32,6 +43,8 @@ pub fn skip_to_end(consumer: &SimpleConsumer) -> Result<(), Failure> {
 pub fn receive_all(
     consumer: &SimpleConsumer,
     threads: u16,
+    acks: Acks,
+    counters: &Counters,
     take: &(dyn Fn(&MessageView) -> bool + Sync),
     over: &dyn Fn(Instant) -> bool,
 ) -> Result<(), Failure> {
@@ -46,13 +59,13 @@ pub fn receive_all(
                         Ok(messages) if messages.is_empty() => continue,
                         Ok(messages) => {
                             *last_arrival.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-                            let acked = consumer.ack_batch(&messages);
+                            let acked = acknowledge(consumer, acks, &messages, counters);
                             for message in &messages {
                                 if take(message) {
                                     ended.store(true, Ordering::Release);
                                 }
                             }
-                            match acked.and_then(|results| results.into_iter().collect::<Result<(), _>>()) {
+                            match acked {
                                 Ok(()) => continue,
                                 Err(error) => Failure::of("acknowledge", &error),
                             }
@@ -79,5 +92,22 @@ pub fn receive_all(
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(failure) => Err(failure),
         None => Ok(()),
+    }
+}
+
+fn acknowledge(
+    consumer: &SimpleConsumer,
+    acks: Acks,
+    messages: &[MessageView],
+    counters: &Counters,
+) -> Result<(), Error> {
+    match acks {
+        Acks::Batch => consumer.ack_batch(messages)?.into_iter().collect(),
+        Acks::Each => messages.iter().try_for_each(|message| {
+            let called = Instant::now();
+            consumer.ack(message)?;
+            counters.record(called.elapsed());
+            Ok(())
+        }),
     }
 }
