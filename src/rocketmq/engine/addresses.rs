@@ -64,7 +64,6 @@ impl Addresses {
     }
 
     #[cfg(test)]
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.numbers.len().max(self.endpoints.len())
     }

@@ -106,7 +106,7 @@ impl World {
                         state.unsent.push(body.clone());
                     } else {
                         let way = self.plan.latency;
-                        self.to_stream(stream, way, body.clone());
+                        self.send_to_stream(stream, way, body.clone());
                     }
                     let command = pb::TelemetryCommand::parse_from_bytes(&body).unwrap().command;
                     if first && !matches!(command, Some(pb::telemetry_command::Command::Settings(_))) {

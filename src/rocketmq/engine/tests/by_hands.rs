@@ -22,7 +22,11 @@ fn opened_producer() -> Hands {
 }
 
 fn opened_consumer(topics: &[&str], addresses: &[u32]) -> Hands {
-    let mut hands = Hands::new();
+    opened_consumer_with(topics, addresses, 3 * SECOND)
+}
+
+fn opened_consumer_with(topics: &[&str], addresses: &[u32], request_timeout: Duration) -> Hands {
+    let mut hands = Hands { request_timeout, ..Hands::new() };
     let mut opening = hands.consumer(topics);
     hands.answer(QueryRoute, &route(addresses));
     hands.settle_streams();
@@ -86,7 +90,7 @@ fn a_route_query_that_a_replacement_cuts_off_does_not_count() {
 
 #[test]
 fn a_session_that_closes_keeps_its_links_watched() {
-    let mut hands = opened_consumer(&["topic"], &[1]);
+    let mut hands = opened_consumer_with(&["topic"], &[1], 60 * SECOND);
     hands.wait(SECOND);
     hands.beat();
     let handle =
@@ -346,4 +350,62 @@ fn every_shutdown_is_answered() {
     assert!(one.try_wait().is_none() && two.try_wait().is_none(), "farewells are on their way");
     hands.calls.clone().into_iter().for_each(|call| hands.end(call.id, late()));
     assert!(one.try_wait().unwrap().is_ok() && two.try_wait().unwrap().is_ok() && hands.finished);
+}
+
+#[test]
+fn a_stream_that_ends_is_opened_again_after_a_second_if_it_is_still_wanted() {
+    let mut hands = opened_producer();
+    let end_all = |hands: &mut Hands| {
+        for stream in std::mem::take(&mut hands.streams).into_keys() {
+            hands.event(RpcEvent::StreamEnded { stream, reason: "over".into() });
+        }
+    };
+    end_all(&mut hands);
+    hands.wait(999 * MS);
+    hands.beat();
+    assert!(hands.streams.is_empty());
+    hands.wait(MS);
+    assert_eq!(hands.streams.len(), 2);
+    assert!(hands.streams.values().all(|(_, writes)| *writes == 1), "Settings");
+    // One of the two endpoints leaves the route within the second.
+    while hands.asked(QueryRoute).is_empty() {
+        hands.wait(100 * MS);
+        hands.beat();
+    }
+    end_all(&mut hands);
+    hands.answer(QueryRoute, &route(&[1]));
+    hands.wait(2 * SECOND);
+    assert_eq!(hands.streams.len(), 1);
+    // The server lost the settings: they are told at once, not after a second.
+    end_all(&mut hands);
+    while hands.asked(Heartbeat).is_empty() {
+        hands.wait(MS);
+    }
+    let unknown = pb::HeartbeatResponse { status: super::network::status(40015), ..Default::default() };
+    let open = hands.streams.len();
+    hands.answer(Heartbeat, &CallEnd::Response(super::network::bytes(&unknown)));
+    let told = hands.streams.values().any(|(_, writes)| *writes > 1);
+    assert!(hands.streams.len() > open || told);
+}
+
+#[test]
+fn a_good_heartbeat_takes_an_endpoint_off_the_isolated_ones() {
+    let mut hands = opened_consumer(&["topic"], &[1]);
+    let _receive = hands.receive(1, 10 * SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    // Throttling and refusals say nothing of the connection.
+    hands.end(poll.id, CallEnd::Failed { code: 8, message: "too much".into() });
+    assert!(hands.engine.isolated.is_empty());
+    hands.wait(SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    hands.end_poll(poll.id, 50001);
+    assert!(hands.engine.isolated.is_empty());
+    hands.wait(SECOND);
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    hands.end(poll.id, late());
+    assert_eq!(hands.engine.isolated.len(), 1);
+    hands.wait(3 * SECOND);
+    hands.beat();
+    assert!(hands.engine.isolated.is_empty());
+    assert_eq!(hands.recovered, 0);
 }

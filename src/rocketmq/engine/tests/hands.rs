@@ -40,6 +40,7 @@ pub(super) struct Hands {
     /// Channels that are open.
     pub channels: BTreeMap<EntryId, Endpoints>,
     pub recovered: u32,
+    pub request_timeout: Duration,
     pub finished: bool,
 }
 
@@ -84,6 +85,7 @@ impl Hands {
             streams: BTreeMap::new(),
             channels: BTreeMap::new(),
             recovered: 0,
+            request_timeout: 3 * SECOND,
             finished: false,
         }
     }
@@ -145,7 +147,8 @@ impl Hands {
 
     pub(super) fn open(&mut self, role: Role, due: Duration) -> Pending<Opened> {
         let (reply, pending) = completion();
-        let spec = Box::new(SessionSpec { namespace: String::new(), request_timeout: 3 * SECOND, role });
+        let request_timeout = self.request_timeout;
+        let spec = Box::new(SessionSpec { namespace: String::new(), request_timeout, role });
         self.command(Command::Open { session: SESSION, spec, due: self.now + due, reply });
         pending
     }
