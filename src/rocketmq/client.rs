@@ -311,7 +311,7 @@ impl ClientBuilder {
     fn security(&self, asked: Option<bool>, violations: &mut Violations) -> Option<Security> {
         match (&self.tls, asked) {
             (None, Some(true)) => TlsOptions::new().lower(violations).map(Security::Tls),
-            (None, _) => violations.take(Probe::new(None, None)).map(|probe| Security::Plaintext(Arc::new(probe))),
+            (None, _) => violations.take(Probe::new(None)).map(|probe| Security::Plaintext(Arc::new(probe))),
             (Some(tls), asked) => {
                 if asked == Some(false) {
                     let text = "tls: given, and the endpoints begin with http://: write https://, or leave TLS out";
