@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use grpcio::{Error as GrpcError, Metadata, MetadataBuilder};
 
 use super::channel::{ChannelOptions, Gate, Probed};
 use super::credentials::{Refused, Signable, Signing, Supplied};
@@ -111,8 +112,8 @@ impl<S: RpcSink> Calls<S> {
         let (Some(client), false) = (client, left.is_zero()) else {
             return self.sink.post(RpcEvent::Ended { call, ready: false, end: CallEnd::NotStarted(fault) });
         };
-        let headers = self.headers(request.session);
-        self.rpc.call(call, (request.entry, client), request.method, &headers, &request.body, left);
+        let metadata = self.metadata(request.session);
+        self.rpc.call(call, (request.entry, client), request.method, metadata, &request.body, left);
         if again && self.signing.changes() {
             let generation = self.signing.generation();
             self.sent.insert(call, Sent { request, generation, answer: Vec::new() });
@@ -143,9 +144,12 @@ impl<S: RpcSink> Calls<S> {
         if self.signing.is_waiting() { Signing::unanswered() } else { Fault::NoConnection }
     }
 
-    fn headers(&mut self, session: SessionId) -> Vec<(&'static str, String)> {
+    fn metadata(&mut self, session: SessionId) -> Result<Metadata, GrpcError> {
         let signature = self.signing.sign(clock::now().unix_ms / 1000);
-        self.identities.get_mut(&session).map(|identity| identity.headers(signature)).unwrap_or_default()
+        match self.identities.get_mut(&session) {
+            Some(identity) => identity.metadata(signature),
+            None => Ok(MetadataBuilder::new().build()),
+        }
     }
 
     /// The call's end changes nothing any more.
@@ -158,8 +162,8 @@ impl<S: RpcSink> Calls<S> {
     pub(super) fn open_stream(&mut self, now: Instant, stream: StreamId, session: SessionId, entry: EntryId) {
         match self.gate(now, entry) {
             Gate::Open(client) | Gate::Dialling(client) => {
-                let headers = self.headers(session);
-                self.rpc.open_stream(stream, &client, Method::Telemetry, &headers);
+                let metadata = self.metadata(session);
+                self.rpc.open_stream(stream, &client, Method::Telemetry, metadata);
                 if self.signing.changes() {
                     self.streams.insert(stream, self.signing.generation());
                 }

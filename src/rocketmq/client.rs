@@ -15,6 +15,7 @@ use super::producer::ProducerBuilder;
 use super::simple_consumer::SimpleConsumerBuilder;
 use super::stats::{Stats, StatsCell};
 use super::tls::TlsOptions;
+use super::topic::TopicQueue;
 use super::wire::endpoints::AccessPoint;
 use crate::closing::{CLOSE_LIMIT, ClientEnd, Closing};
 use crate::error::{Error, ErrorKind};
@@ -92,6 +93,18 @@ impl Client {
     /// Options for a simple consumer in the consumer group of this name.
     pub fn simple_consumer(&self, group: impl Into<String>) -> SimpleConsumerBuilder {
         SimpleConsumerBuilder::new(self.clone(), group.into())
+    }
+
+    /// The queues of a topic: where they are, what they take. Asks the server, as the start of a producer does, and
+    /// takes as long; for tools and checks, not for each message.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProducerBuilder::start`]: [`NotFound`](ErrorKind::NotFound) for a topic that does not exist.
+    pub fn topic_queues(&self, topic: impl Into<String>) -> Result<Vec<TopicQueue>, Error> {
+        let topic = topic.into();
+        let producer = self.producer().topic(topic.as_str()).start()?;
+        producer.queues(&topic)
     }
 
     /// What the client has counted so far.

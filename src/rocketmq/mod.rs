@@ -56,6 +56,7 @@ mod rpc;
 mod simple_consumer;
 mod stats;
 mod tls;
+mod topic;
 mod unary;
 pub(crate) mod wire;
 
@@ -67,3 +68,4 @@ pub use producer::{Producer, ProducerBuilder};
 pub use simple_consumer::{SimpleConsumer, SimpleConsumerBuilder};
 pub use stats::Stats;
 pub use tls::TlsOptions;
+pub use topic::TopicQueue;

@@ -10,6 +10,7 @@ use super::engine::event::{Command, Outgoing, ProducerSpec, Reply, Role, Session
 use super::identity::process;
 use super::lane::Lane;
 use super::message::{Message, SendReceipt};
+use super::topic::TopicQueue;
 use super::wire::names;
 use crate::closing::{CLOSE_LIMIT, Closing, callbacks_left};
 use crate::error::{Error, ErrorKind, SendError};
@@ -317,6 +318,14 @@ impl Producer {
         let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
         closing.wait()?;
         self.shared.permits.wait_idle(Some(closing.due)).map_err(callbacks_left)
+    }
+
+    /// The queues of a declared topic.
+    pub(super) fn queues(&self, topic: &str) -> Result<Vec<TopicQueue>, Error> {
+        let (reply, answer) = completion();
+        let command = Command::Describe { session: self.shared.id, topic: topic.to_owned(), reply };
+        self.shared.client.shared.post.command(command);
+        answer.wait()
     }
 
     /// The id by which the server knows this producer.

@@ -185,6 +185,7 @@ impl Engine {
             Command::ChangeInvisible { session, handle, invisible, due, reply } => {
                 self.change_invisible(now, session, handle, invisible, due, reply);
             }
+            Command::Describe { session, topic, reply } => self.describe(session, &topic, reply),
             Command::ResumeGroup { session, group, through } => {
                 if let Some(session) = self.sessions.get_mut(&session) {
                     session.publisher.resume(&group, through);

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
-use super::event::{CallEnd, SessionId};
+use super::event::{Action, CallEnd, SessionId};
 use super::{Engine, Purpose, Timer, malformed, response, with_hint};
 use crate::error::{Error, ErrorKind, Recovery};
+use crate::pending::Completion;
 use crate::rocketmq::message::resource;
+use crate::rocketmq::topic::TopicQueue;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::{code, pb};
 
@@ -133,6 +135,23 @@ impl Engine {
         } else {
             error
         }
+    }
+
+    pub(super) fn describe(&mut self, id: SessionId, topic: &str, reply: Completion<Vec<TopicQueue>>) {
+        let route = self.sessions.get(&id).and_then(|session| session.routes.get(topic));
+        let queue = |queue: &Queue| TopicQueue {
+            id: queue.id,
+            broker: queue.broker.clone(),
+            endpoints: self.addresses.endpoints(queue.address).map(ToString::to_string).unwrap_or_default(),
+            readable: queue.readable,
+            writable: queue.writable,
+            accepts: queue.accepts.iter().map(|kind| format!("{kind:?}")).collect(),
+        };
+        let result = match route.filter(|route| route.known) {
+            Some(route) => Ok(route.queues.iter().map(queue).collect()),
+            None => Err(Error::new(ErrorKind::NotFound, format!("topic {topic}: no route is known"))),
+        };
+        self.act(Action::Described(reply, result));
     }
 
     /// No route was ever had: what is at the access point may be no proxy.

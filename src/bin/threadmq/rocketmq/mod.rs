@@ -6,6 +6,7 @@ mod consume;
 pub mod embedded;
 mod perf;
 mod produce;
+mod topics;
 pub mod verify;
 
 use std::time::Duration;
@@ -36,6 +37,9 @@ pub enum Command {
     /// for --type fifo has to be an orderly one there.
     #[command(after_help = EXIT_CODES)]
     Verify(verify::Args),
+    /// Shows the queues of topics: brokers, endpoints, permissions, types of messages
+    #[command(after_help = EXIT_CODES)]
+    Topics(topics::Args),
 }
 
 pub fn run(command: Command) -> Result<Outcome, Failure> {
@@ -44,6 +48,7 @@ pub fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Consume(args) => consume::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Topics(args) => topics::run(&args),
     }
 }
 

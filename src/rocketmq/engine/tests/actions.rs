@@ -138,6 +138,7 @@ impl World {
                 Action::Received { reply: Reply::Completion(reply), result } => reply.settle(result),
                 Action::Received { .. } => self.fail("a receive goes to nobody"),
                 Action::Acked(reply, result) => reply.settle(result),
+                Action::Described(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
                 Action::BodyLimit { .. } | Action::Recovered => {}
             }
