@@ -73,6 +73,8 @@ impl World {
                         if let Some(op) = self.calls[&call].op {
                             self.ops[op].late += 1;
                         }
+                    } else if self.calls[&call].method == Method::Heartbeat {
+                        self.heartbeat_given_up(call);
                     } else if deadline <= self.now {
                         self.links.get_mut(&entry).unwrap().suspect = true;
                     }
@@ -210,6 +212,7 @@ impl World {
             unavailable: false,
             dead_since: None,
             suspect: false,
+            given_up: 0,
         };
         if self.retired.get(&endpoint).is_some_and(|at| self.now < at + 30 * SEC) {
             self.happened("an endpoint comes back within 30 s");
@@ -323,7 +326,6 @@ impl World {
             return self.fail("a session is closed twice");
         }
         self.sessions.insert(session, (owner, true));
-        self.session_gone();
         let index = match owner {
             Owner::Producer(index) => index,
             Owner::Consumer(index) => {

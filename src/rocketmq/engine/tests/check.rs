@@ -139,12 +139,13 @@ impl World {
         }
     }
 
-    /// A session ends: heartbeats that it had out tell nothing.
-    pub(super) fn session_gone(&mut self) {
-        let now = self.now;
-        // Another session has to look in its place.
-        let since = self.links.values_mut().filter_map(|link| link.dead_since.as_mut());
-        since.for_each(|since| *since = now.min(*since + 3 * SEC + 100 * MS));
+    /// A heartbeat is given up with its session: another has to look in its place.
+    pub(super) fn heartbeat_given_up(&mut self, call: CallId) {
+        let (entry, started, now) = (self.calls[&call].entry, self.calls[&call].started, self.now);
+        let link = self.links.get_mut(&entry).unwrap();
+        if std::mem::replace(&mut link.given_up, started) != started {
+            link.dead_since = link.dead_since.map(|since| now.min(since + 3 * SEC + 100 * MS));
+        }
     }
 
     pub(super) fn dead_under_close(&mut self) {

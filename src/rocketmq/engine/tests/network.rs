@@ -53,6 +53,8 @@ pub(super) struct Link {
     pub dead_since: Option<Micros>,
     /// A call on it failed for want of a connection, and no heartbeat was well since.
     pub suspect: bool,
+    /// When the last heartbeat began that was given up.
+    pub given_up: Micros,
 }
 
 impl Link {
