@@ -170,6 +170,7 @@ impl Engine {
         }
         self.end_session(id, error);
         self.retire_unused(now);
+        self.check_shutdown();
     }
 
     /// A route names other endpoints than before: streams to the new ones, farewell to those that left.
@@ -238,6 +239,7 @@ impl Engine {
             self.farewell(now, id);
             self.end_session(id, &closed("client"));
             self.retire_unused(now);
+            self.check_shutdown();
         }
     }
 
@@ -316,7 +318,6 @@ impl Engine {
                 replies.into_iter().for_each(|reply| self.actions.push_back(Action::Done(reply, Ok(()))));
             }
         }
-        self.check_shutdown();
     }
 
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, reply: Completion<()>) {
