@@ -276,6 +276,9 @@ impl Engine {
         for session in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.end_session(session, &error);
         }
+        for reply in self.shutdown.take().into_iter().flatten() {
+            self.act(Action::Done(reply, Ok(())));
+        }
         self.act(Action::Finished);
     }
 

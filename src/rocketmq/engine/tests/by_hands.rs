@@ -340,6 +340,17 @@ fn a_close_while_a_channel_connects_leaves_nothing() {
 }
 
 #[test]
+fn the_end_of_the_client_comes_last() {
+    let mut hands = Hands::new();
+    let mut opening = hands.producer();
+    assert_eq!(hands.channels.len(), 1);
+    let (reply, mut ended) = completion();
+    hands.command(Command::Shutdown { flush_until: hands.now + SECOND, reply });
+    assert!(opening.try_wait().unwrap().is_err() && ended.try_wait().unwrap().is_ok());
+    assert!(hands.finished && hands.channels.is_empty());
+}
+
+#[test]
 fn every_shutdown_is_answered() {
     let mut hands = opened_producer();
     let shutdown = |hands: &mut Hands| {

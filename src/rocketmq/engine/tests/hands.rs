@@ -92,6 +92,7 @@ impl Hands {
 
     fn drain(&mut self) {
         while let Some(action) = self.engine.poll_action() {
+            assert!(!self.finished, "nothing comes after the end");
             match action {
                 Action::Connect { entry, endpoints, .. } => drop(self.channels.insert(entry, endpoints)),
                 Action::CloseChannel { entry } => {
