@@ -44,6 +44,8 @@
 #[macro_use]
 mod mutant;
 
+#[cfg(any(feature = "pulsar", feature = "rocketmq"))]
+mod closing;
 pub mod error;
 #[cfg(feature = "pulsar")]
 pub mod manual;

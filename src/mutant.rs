@@ -44,6 +44,58 @@ mod switch {
         DoubtIsDenied,
         /// A link that is being made is made once more.
         DialsTwice,
+        /// Recovery: the cooldown does not hold evidence back.
+        RecoversInTheCooldown,
+        /// Recovery: one heartbeat past its deadline is enough.
+        OneLateHeartbeatIsEnough,
+        /// Recovery: heartbeats past their deadline count for nothing.
+        LateHeartbeatsAreForgiven,
+        /// Recovery: the server's command waits for the cooldown.
+        TheServerHasToWait,
+        /// An ordinary call that fails replaces its channel.
+        HintsReplace,
+        /// A refused request isolates its endpoint.
+        RefusalsIsolate,
+        /// Throttling isolates its endpoint.
+        ThrottlingIsolates,
+        /// A stream begins without Settings.
+        SettingsAreNotFirst,
+        /// A stream that ended stays so.
+        StreamsAreNotRenewed,
+        /// A replacement leaves the old channel's calls alone.
+        ReplacedKeepsItsCalls,
+        /// An attempt that a replacement cut off counts.
+        CutOffSendsCount,
+        /// A route query that a replacement cut off counts.
+        CutOffRoutesCount,
+        /// A group has several messages in flight.
+        GroupsRunAhead,
+        /// A send is looked at a little after it is due.
+        DueIsLate,
+        /// A closed session leaves its streams open.
+        ClosedKeepsItsStreams,
+        /// A closing session sends no heartbeats.
+        ClosingIsSilent,
+        /// An address is never forgotten.
+        KeepsAddresses,
+        /// A receive polls one broker.
+        PollsOneBroker,
+        /// A poll that finds nothing does not go again.
+        PollsOnce,
+        /// A message stays in the buffer when it is given.
+        GivesTwice,
+        /// A message of a subscription that ended is given.
+        GivesUnsubscribed,
+        /// Results of a batch come in the other order.
+        AckResultsAreSwapped,
+        /// A batch has a result too few.
+        AckLosesAResult,
+        /// A receive is not ended by its time.
+        ReceivesHaveNoEnd,
+        /// A change gives the handle back that it replaced.
+        KeepsTheOldHandle,
+        /// A change of subscriptions is told with the next round of settings.
+        SubscriptionsAreToldLater,
     }
 
     thread_local! {

@@ -442,6 +442,14 @@ mod rocketmq {
         assert!(output.status.success(), "{}", stderr(&output));
         let output = run(&format!("rocketmq produce --endpoint {endpoint} --topic f --type fifo --count 12"));
         assert!(output.status.success(), "{}", stderr(&output));
+        let output = run(&format!("rocketmq topics --endpoint {endpoint} t f --json"));
+        let found: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert_eq!(found["topics"][1]["topic"], "f");
+        assert_eq!(found["topics"][1]["queues"].as_array().unwrap().len(), 4);
+        assert_eq!(found["topics"][1]["queues"][0]["accepts"][0], "FIFO");
+        let output = run(&format!("rocketmq topics --endpoint {endpoint} nowhere"));
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains("nowhere"), "{}", stderr(&output));
         interrupt(&child);
         let rest: Vec<String> = lines.collect();
         assert!(child.wait().unwrap().success());

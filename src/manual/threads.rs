@@ -12,8 +12,8 @@
 //! | `tmq-credentials`, `tmq-tls-probe` (RocketMQ), while there is work | credentials that users supply, looks at servers' certificates | user code, the network |
 //!
 //! gRPC has a few more threads of its own, which it does not name after us; they and `tmq-grpc-0` stay until the
-//! process ends. `tmq-supervisor`, `tmq-sweeper` and `tmq-callback-N` belong to a [`Threads`](crate::Threads), which several clients can share. The number of threads
-//! does not grow with producers, consumers, topics or connections.
+//! process ends. `tmq-supervisor`, `tmq-sweeper` and `tmq-callback-N` belong to a [`Threads`](crate::Threads), which
+//! several clients can share. The number of threads does not grow with producers, consumers, topics or connections.
 //!
 //! Only threads of users wait, and only for room (permits), for results, and for messages. The event loop never
 //! resolves names, runs user code or waits on a channel.

@@ -55,6 +55,8 @@ pub(crate) enum HeartbeatOutcome {
     Unavailable { ready: bool },
     /// Any other status: it came over the link, or never went to it.
     Other,
+    /// Whoever sent it is gone: nothing is learnt, and another has to look.
+    Abandoned,
 }
 
 /// What the caller has to do.
@@ -175,7 +177,9 @@ impl<A: Clone + Ord> TransportRecovery<A> {
         entry.verdict = entry.verdict.after(outcome, now);
         match outcome {
             HeartbeatOutcome::Ok => entry.proved = Some(started),
-            HeartbeatOutcome::DeadlineExceeded { .. } => entry.bring_forward(now, deadline),
+            HeartbeatOutcome::DeadlineExceeded { .. } | HeartbeatOutcome::Abandoned => {
+                entry.bring_forward(now, deadline);
+            }
             HeartbeatOutcome::Unavailable { .. } | HeartbeatOutcome::Other => {}
         }
     }
@@ -221,6 +225,17 @@ impl<A: Clone + Ord> TransportRecovery<A> {
     #[cfg(test)]
     pub(crate) fn recovery_failed(&mut self, entry: EntryId) {
         self.finish(entry);
+    }
+
+    /// Until when an address without an entry is remembered, if it is.
+    pub(crate) fn remembered_until(&self, address: &A) -> Option<Instant> {
+        self.addresses.get(address)?.idle_since.map(|since| since + MEMORY)
+    }
+
+    /// Whether nothing is remembered.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.addresses.is_empty()
     }
 
     /// Whether an entry is the one in use for its address.
@@ -313,10 +328,13 @@ impl Verdict {
             Self::Trusted { .. } => Self::Condemned { since: now, reason },
         };
         match (outcome, self) {
-            (HeartbeatOutcome::DeadlineExceeded { ready: true }, Self::Trusted { late }) if late + 1 < THRESHOLD => {
-                Self::Trusted { late: late + 1 }
+            (HeartbeatOutcome::DeadlineExceeded { ready: true }, Self::Trusted { late })
+                if late + 1 < if mutant!(OneLateHeartbeatIsEnough) { 1 } else { THRESHOLD } =>
+            {
+                Self::Trusted { late: if mutant!(LateHeartbeatsAreForgiven) { 0 } else { late + 1 } }
             }
             (HeartbeatOutcome::DeadlineExceeded { ready: true }, _) => condemned(Reason::Deadlines),
+            (HeartbeatOutcome::Abandoned, _) => self,
             (HeartbeatOutcome::Unavailable { ready: true }, _) => condemned(Reason::UnavailableWhileReady),
             _ => Self::Trusted { late: 0 },
         }
@@ -330,9 +348,13 @@ impl Guard {
             return None;
         }
         match (self.asked, verdict) {
+            (Some(asked), _) if mutant!(TheServerHasToWait) => {
+                Some((self.last.map_or(asked, |last| asked.max(last + COOLDOWN)), Reason::ServerCommand))
+            }
             (Some(asked), _) => Some((asked, Reason::ServerCommand)),
             (None, Verdict::Condemned { since, reason }) => {
-                Some((self.last.map_or(since, |last| since.max(last + COOLDOWN)), reason))
+                let last = self.last.filter(|_| !mutant!(RecoversInTheCooldown));
+                Some((last.map_or(since, |last| since.max(last + COOLDOWN)), reason))
             }
             (None, Verdict::Trusted { .. }) => None,
         }

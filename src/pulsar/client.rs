@@ -1,10 +1,8 @@
 //! The client: one event loop, the threads around it, and what producers and consumers share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
 
 use super::consumer::ConsumerBuilder;
 use super::engine::event::Command;
@@ -14,21 +12,18 @@ use super::producer_builder::ProducerBuilder;
 use super::service_url::ServiceUrl;
 use super::stats::{Stats, StatsCell};
 use super::topic::TopicName;
+use crate::closing::{CLOSE_LIMIT, ClientEnd, Closing};
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
 use crate::policy::limits::{Violations, close_waits, deadline, flush_time};
 use crate::runtime::budget::Budget;
-use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
 use crate::runtime::permits::Permits;
-use crate::runtime::thread::{Ending, spawn_ending};
+use crate::runtime::thread::spawn_ending;
 use crate::threads::Threads;
 
 use super::engine::event::Outgoing;
-
-/// How long [`Client::close`] and the closes of producers and consumers may take.
-pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A Pulsar client. Clones are the same client; it closes when the last of them, and of the producers and consumers
 /// made from it, is dropped.
@@ -60,15 +55,11 @@ pub struct Client {
 pub(super) struct ClientShared {
     pub post: Post,
     pub threads: Threads,
-    /// Whether the threads are this client's alone, so that they end with it.
-    owns_threads: bool,
     pub budget: Arc<Budget>,
     pub operation_timeout: Duration,
     stats: Arc<StatsCell>,
     ids: AtomicU64,
-    closed: AtomicBool,
-    event_loop: Mutex<Option<Ending>>,
-    producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
+    end: ClientEnd<Outgoing>,
 }
 
 /// Options of a [`Client`].
@@ -152,8 +143,7 @@ impl Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let closed = self.shared.closed.load(Ordering::Acquire);
-        f.debug_struct("Client").field("closed", &closed).finish_non_exhaustive()
+        f.debug_struct("Client").field("closed", &self.shared.end.is_closed()).finish_non_exhaustive()
     }
 }
 
@@ -163,16 +153,11 @@ impl ClientShared {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
-        }
-        Ok(())
+        self.end.check_open()
     }
 
     pub(super) fn register(&self, permits: &Arc<Permits<Outgoing>>) {
-        let mut producers = self.producers.lock();
-        producers.retain(|known| known.strong_count() > 0);
-        producers.push(Arc::downgrade(permits));
+        self.end.register(permits);
     }
 
     pub(super) fn partitions(&self, topic: &TopicName, due: Instant) -> Result<Vec<TopicName>, Error> {
@@ -186,33 +171,15 @@ impl ClientShared {
         Ok(if count == 0 { vec![topic.clone()] } else { (0..count).map(|index| topic.partition(index)).collect() })
     }
 
-    fn start_close(&self, limit: Duration) -> (Instant, crate::Pending<()>) {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        self.closed.store(true, Ordering::Release);
-        let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-        for permits in producers {
-            permits.close();
-        }
-        let (reply, answer) = completion();
-        // A broker that does not confirm is left in time for the threads to end within the limit too.
-        let flush = flush_time(limit);
-        let leave = flush + limit.saturating_sub(flush) / 2;
-        let (flush_until, leave_by) = (deadline(now, flush), deadline(now, leave));
-        self.post.command(Command::Shutdown { flush_until, due: leave_by, reply });
-        (due, answer)
-    }
-
-    fn loop_gone_by(&self, deadline: Instant) -> bool {
-        let Some(mut slot) = self.event_loop.try_lock_until(deadline) else { return false };
-        let Some(ending) = slot.take() else { return true };
-        match ending.join_by(deadline) {
-            Ok(()) => true,
-            Err(ending) => {
-                *slot = Some(ending);
-                false
-            }
-        }
+    fn start_close(&self, limit: Duration) -> Closing {
+        Closing::start(limit, |now, reply| {
+            self.end.refuse();
+            // A broker that does not confirm is left in time for the threads to end within the limit too.
+            let flush = flush_time(limit);
+            let leave = flush + limit.saturating_sub(flush) / 2;
+            let (flush_until, due) = (deadline(now, flush), deadline(now, leave));
+            self.post.command(Command::Shutdown { flush_until, due, reply });
+        })
     }
 
     /// Waits until every callback has returned; the number of those that are left when the close is over.
@@ -226,43 +193,16 @@ impl ClientShared {
     }
 
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let (due, mut answer) = self.start_close(limit);
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        // The loop answers by the limit; a close after its end finds it gone, which is an answer too.
-        let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
-        let left: usize = {
-            let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-            producers.iter().map(|permits| self.wait_callbacks(permits, due).err().unwrap_or(0)).sum()
-        };
-        if left > 0 {
-            return Err(callbacks_left(left));
-        }
-        // Before the threads that the loop needs to come to its end. Another close may wait for it too.
-        let grace = due.max(Instant::now()) + Duration::from_secs(1);
-        if !self.loop_gone_by(grace) {
-            return Err(Error::new(ErrorKind::Timeout, "close: the event loop has not ended yet"));
-        }
-        if self.owns_threads {
-            // All callbacks have returned, so the threads end by themselves; the limit may be over by now.
-            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
-        }
-        Ok(())
+        let mut closing = self.start_close(limit);
+        closing.wait()?;
+        self.end.wait(closing.due, &self.threads, |permits| self.wait_callbacks(permits, closing.due))
     }
-}
-
-pub(super) fn callbacks_left(count: usize) -> Error {
-    Error::new(ErrorKind::Timeout, format!("close: {count} callbacks have not returned yet; they still run once each"))
 }
 
 impl Drop for ClientShared {
     /// The last handle is gone: the close starts, and nobody waits for it.
     fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
+        if !self.end.is_closed() {
             drop(self.start_close(CLOSE_LIMIT));
         }
     }
@@ -350,14 +290,11 @@ impl ClientBuilder {
         let shared = ClientShared {
             post,
             threads,
-            owns_threads,
             budget: Arc::new(Budget::new(self.memory_limit)),
             operation_timeout: self.operation_timeout,
             stats,
             ids: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-            event_loop: Mutex::new(Some(ending)),
-            producers: Mutex::new(Vec::new()),
+            end: ClientEnd::new(ending, "event loop", owns_threads),
         };
         Ok(Client { shared: Arc::new(shared) })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::client::{CLOSE_LIMIT, Client};
+use super::client::Client;
 use super::engine::event::{AckCommand, Command, ConsumerId, ConsumerSpec, PartId};
 use super::event_loop::Control;
 use super::message::Message;
@@ -12,10 +12,10 @@ use super::receive_queue::ReceiveQueue;
 use super::topic::TopicName;
 use super::wire::command::MessageIdData;
 use super::wire::pb::command_subscribe as proto;
+use crate::closing::{CLOSE_LIMIT, Closing};
 use crate::error::{Error, ErrorKind};
 use crate::pending::{Completion, completion};
 use crate::policy::limits::{Violations, deadline};
-use crate::runtime::callback::on_callback_thread;
 
 /// How consumers of a subscription share its messages (`CommandSubscribe.subType`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -194,17 +194,8 @@ impl Consumer {
     ///
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let (reply, mut answer) = completion();
-        self.shared.start_close(limit, Some(reply));
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        // The loop answers by the limit; after the client's end it is gone, which is an answer too.
-        let _ = answer.wait_timeout(limit.saturating_add(Duration::from_secs(1)));
-        Ok(())
+        let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
+        closing.wait().map(drop)
     }
 
     /// The topic's full name.
@@ -236,10 +227,10 @@ fn before(id: &MessageIdData) -> Option<MessageIdData> {
 }
 
 impl ConsumerShared {
-    fn start_close(&self, limit: Duration, reply: Option<Completion<()>>) {
+    fn start_close(&self, now: Instant, limit: Duration, reply: Option<Completion<()>>) {
         self.closing.store(true, Ordering::Release);
         self.queue.close();
-        let close = Command::CloseConsumer { consumer: self.id, due: deadline(Instant::now(), limit), reply };
+        let close = Command::CloseConsumer { consumer: self.id, due: deadline(now, limit), reply };
         self.client.shared.post.command(close);
     }
 }
@@ -248,7 +239,7 @@ impl Drop for ConsumerShared {
     /// The last handle is gone: the close starts, and nobody waits for it.
     fn drop(&mut self) {
         if !self.closing.load(Ordering::Acquire) {
-            self.start_close(CLOSE_LIMIT, None);
+            self.start_close(Instant::now(), CLOSE_LIMIT, None);
         }
     }
 }

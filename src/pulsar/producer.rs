@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::client::{CLOSE_LIMIT, Client, callbacks_left};
+use super::client::Client;
 use super::engine::event::{Command, Outgoing, ProducerId, Reply, SendReceipt};
 use super::lane::Lane;
 use super::message::ProducerMessage;
@@ -14,6 +14,7 @@ use super::routing::Router;
 use super::topic::TopicName;
 use super::wire::compress::Compression;
 use super::wire::payload::BatchWriter;
+use crate::closing::{CLOSE_LIMIT, Closing, callbacks_left};
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
 use crate::policy::budget::message_charge;
@@ -222,19 +223,9 @@ impl Producer {
     /// busy to start any: they still run once each.
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        let (reply, mut answer) = completion();
-        self.shared.start_close(now, limit, Some(reply));
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        // The loop answers by the limit; after the client's end it is gone, which is an answer too.
-        let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
-        self.shared.client.shared.wait_callbacks(&self.shared.permits, due).map_err(callbacks_left)
+        let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
+        closing.wait()?;
+        self.shared.client.shared.wait_callbacks(&self.shared.permits, closing.due).map_err(callbacks_left)
     }
 
     /// The topic's full name.

@@ -1,10 +1,8 @@
 //! The client: one driver, the threads around it, and what producers and consumers share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::channel::{ChannelOptions, Security};
 use super::credentials::{Credentials, CredentialsProvider, Source};
@@ -17,20 +15,17 @@ use super::producer::ProducerBuilder;
 use super::simple_consumer::SimpleConsumerBuilder;
 use super::stats::{Stats, StatsCell};
 use super::tls::TlsOptions;
+use super::topic::TopicQueue;
 use super::wire::endpoints::AccessPoint;
+use crate::closing::{CLOSE_LIMIT, ClientEnd, Closing};
 use crate::error::{Error, ErrorKind};
-use crate::pending::{Pending, completion};
 use crate::policy::budget::DEFAULT_MEMORY_LIMIT;
 use crate::policy::limits::{Violations, deadline, flush_time};
 use crate::runtime::budget::Budget;
-use crate::runtime::callback::on_callback_thread;
 use crate::runtime::clock;
 use crate::runtime::permits::Permits;
-use crate::runtime::thread::{Ending, spawn_ending};
+use crate::runtime::thread::spawn_ending;
 use crate::threads::Threads;
-
-/// How long [`Client::close`] and the closes of producers and consumers may take.
-pub(super) const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// A RocketMQ client. Clones are the same client; it closes when the last of them, and of the producers and
 /// consumers made from it, is dropped.
@@ -47,15 +42,12 @@ pub struct Client {
 pub(super) struct ClientShared {
     pub post: Post,
     pub threads: Threads,
-    owns_threads: bool,
     pub budget: Arc<Budget>,
     pub namespace: String,
     pub request_timeout: Duration,
     stats: Arc<StatsCell>,
     ids: AtomicU64,
-    closed: AtomicBool,
-    driver: Mutex<Option<Ending>>,
-    producers: Mutex<Vec<Weak<Permits<Outgoing>>>>,
+    end: ClientEnd<Outgoing>,
 }
 
 /// Options of a [`Client`].
@@ -103,6 +95,18 @@ impl Client {
         SimpleConsumerBuilder::new(self.clone(), group.into())
     }
 
+    /// The queues of a topic: where they are, what they take. Asks the server, as the start of a producer does, and
+    /// takes as long; for tools and checks, not for each message.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProducerBuilder::start`]: [`NotFound`](ErrorKind::NotFound) for a topic that does not exist.
+    pub fn topic_queues(&self, topic: impl Into<String>) -> Result<Vec<TopicQueue>, Error> {
+        let topic = topic.into();
+        let producer = self.producer().topic(topic.as_str()).start()?;
+        producer.queues(&topic)
+    }
+
     /// What the client has counted so far.
     pub fn stats(&self) -> Stats {
         let callbacks = self.shared.threads.callbacks();
@@ -135,8 +139,7 @@ impl Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let closed = self.shared.closed.load(Ordering::Acquire);
-        f.debug_struct("Client").field("closed", &closed).finish_non_exhaustive()
+        f.debug_struct("Client").field("closed", &self.shared.end.is_closed()).finish_non_exhaustive()
     }
 }
 
@@ -146,16 +149,11 @@ impl ClientShared {
     }
 
     pub(super) fn check_open(&self) -> Result<(), Error> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the client is closed"));
-        }
-        Ok(())
+        self.end.check_open()
     }
 
     pub(super) fn register(&self, permits: &Arc<Permits<Outgoing>>) {
-        let mut producers = self.producers.lock();
-        producers.retain(|known| known.strong_count() > 0);
-        producers.push(Arc::downgrade(permits));
+        self.end.register(permits);
     }
 
     /// What goes along with every call of a session.
@@ -163,68 +161,24 @@ impl ClientShared {
         Identity::new(client_id, &self.namespace)
     }
 
-    fn start_close(&self, limit: Duration) -> (Instant, Pending<()>) {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        self.closed.store(true, Ordering::Release);
-        let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-        for permits in producers {
-            permits.close();
-        }
-        let (reply, answer) = completion();
-        let flush_until = deadline(now, flush_time(limit));
-        self.post.command(Command::Shutdown { flush_until, reply });
-        (due, answer)
-    }
-
-    fn driver_gone_by(&self, deadline: Instant) -> bool {
-        let Some(mut slot) = self.driver.try_lock_until(deadline) else { return false };
-        let Some(ending) = slot.take() else { return true };
-        match ending.join_by(deadline) {
-            Ok(()) => true,
-            Err(ending) => {
-                *slot = Some(ending);
-                false
-            }
-        }
+    fn start_close(&self, limit: Duration) -> Closing {
+        Closing::start(limit, |now, reply| {
+            self.end.refuse();
+            self.post.command(Command::Shutdown { flush_until: deadline(now, flush_time(limit)), reply });
+        })
     }
 
     fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let (due, mut answer) = self.start_close(limit);
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        let grace = due + Duration::from_secs(1);
-        // The driver answers by the limit; a close after its end finds it gone, which is an answer too.
-        let _ = answer.wait_timeout(grace.saturating_duration_since(Instant::now()));
-        let left: usize = {
-            let producers: Vec<_> = self.producers.lock().iter().filter_map(Weak::upgrade).collect();
-            producers.iter().map(|permits| permits.wait_idle(Some(due)).err().unwrap_or(0)).sum()
-        };
-        if left > 0 {
-            return Err(callbacks_left(left));
-        }
-        if !self.driver_gone_by(grace) {
-            return Err(Error::new(ErrorKind::Timeout, "close: the driver has not ended yet"));
-        }
-        if self.owns_threads {
-            self.threads.shutdown_within(grace).map_err(callbacks_left)?;
-        }
-        Ok(())
+        let mut closing = self.start_close(limit);
+        closing.wait()?;
+        self.end.wait(closing.due, &self.threads, |permits| permits.wait_idle(Some(closing.due)))
     }
-}
-
-pub(super) fn callbacks_left(count: usize) -> Error {
-    Error::new(ErrorKind::Timeout, format!("close: {count} callbacks have not returned yet; they still run once each"))
 }
 
 impl Drop for ClientShared {
     /// The last handle is gone: the close starts, and nobody waits for it.
     fn drop(&mut self) {
-        if !self.closed.load(Ordering::Acquire) {
+        if !self.end.is_closed() {
             drop(self.start_close(CLOSE_LIMIT));
         }
     }
@@ -356,15 +310,12 @@ impl ClientBuilder {
         let shared = ClientShared {
             post,
             threads,
-            owns_threads,
             budget: Arc::new(Budget::new(self.memory_limit)),
             namespace: self.namespace,
             request_timeout: self.request_timeout,
             stats,
             ids: AtomicU64::new(1),
-            closed: AtomicBool::new(false),
-            driver: Mutex::new(Some(ending)),
-            producers: Mutex::new(Vec::new()),
+            end: ClientEnd::new(ending, "driver", owns_threads),
         };
         Ok(Client { shared: Arc::new(shared) })
     }
@@ -373,7 +324,7 @@ impl ClientBuilder {
     fn security(&self, asked: Option<bool>, violations: &mut Violations) -> Option<Security> {
         match (&self.tls, asked) {
             (None, Some(true)) => TlsOptions::new().lower(violations).map(Security::Tls),
-            (None, _) => violations.take(Probe::new(None, None)).map(|probe| Security::Plaintext(Arc::new(probe))),
+            (None, _) => violations.take(Probe::new(None)).map(|probe| Security::Plaintext(Arc::new(probe))),
             (Some(tls), asked) => {
                 if asked == Some(false) {
                     let text = "tls: given, and the endpoints begin with http://: write https://, or leave TLS out";

@@ -95,6 +95,8 @@ fn refuse(control: Control) {
             Command::Receive { reply: Reply::Answered, .. } => {}
             Command::Ack { reply, .. } => reply.settle(Err(error())),
             Command::ChangeInvisible { reply, .. } => reply.settle(Err(error())),
+            Command::Describe { reply, .. } => reply.settle(Err(error())),
+            Command::ResumeGroup { .. } => {}
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },
@@ -287,6 +289,7 @@ impl Driver {
                 },
                 Action::Opened(reply, result) => reply.settle(result),
                 Action::Acked(reply, result) => reply.settle(result),
+                Action::Described(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
                 Action::Done(reply, result) => {
                     // A close ends after the results that it waited for.

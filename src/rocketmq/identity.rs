@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use grpcio::{Error as GrpcError, Metadata, MetadataBuilder};
+
 use super::wire::headers::{Headers, Signature};
 use super::wire::ids;
 use super::wire::message_id::{MessageIds, random_node};
@@ -57,10 +59,13 @@ impl Identity {
     }
 
     /// The headers of one call, with the signature of this second.
-    pub(super) fn headers(&mut self, signature: Option<&Signature>) -> Vec<(&'static str, String)> {
+    pub(super) fn metadata(&mut self, signature: Option<&Signature>) -> Result<Metadata, GrpcError> {
         let request_id = ids::uuid(self.rng.next_u64(), self.rng.next_u64());
-        let mut all = Vec::with_capacity(10);
-        self.headers.each(&request_id, signature, |name, value| all.push((name, value.to_owned())));
-        all
+        let mut builder = MetadataBuilder::with_capacity(Headers::MOST);
+        let mut added = Ok(());
+        self.headers.each(&request_id, signature, |name, value| {
+            added = std::mem::replace(&mut added, Ok(())).and_then(|()| builder.add_str(name, value).map(drop));
+        });
+        added.map(|()| builder.build())
     }
 }

@@ -29,6 +29,9 @@
 //!   connection. A half-open link is replaced within 10 s under sends and 17 s when idle.
 //! - **Order**: messages of one message group are sent one after another. Those that were reported as stored are first
 //!   stored in their order. Messages without a group have no order. Callbacks of a group run in order.
+//! - **Nothing goes out unsigned or to a stranger**: with credentials every call is signed, also while they rotate (see
+//!   [`CredentialsProvider`]); with TLS (`https://`, or [`ClientBuilder::tls`]) certificates are verified unless
+//!   [`TlsOptions`] say otherwise.
 //!
 //! # What is not
 //!
@@ -53,6 +56,7 @@ mod rpc;
 mod simple_consumer;
 mod stats;
 mod tls;
+mod topic;
 mod unary;
 pub(crate) mod wire;
 
@@ -64,3 +68,4 @@ pub use producer::{Producer, ProducerBuilder};
 pub use simple_consumer::{SimpleConsumer, SimpleConsumerBuilder};
 pub use stats::Stats;
 pub use tls::TlsOptions;
+pub use topic::TopicQueue;

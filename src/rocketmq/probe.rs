@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
 
 use super::engine::event::Fault;
@@ -49,20 +49,15 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
 }
 
 impl Probe {
-    pub(super) fn new(
-        verifier: Option<Arc<WebPkiServerVerifier>>,
-        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-    ) -> Result<Self, Error> {
+    /// A probe never shows a client certificate: it does not know whom it talks to.
+    pub(super) fn new(verifier: Option<Arc<WebPkiServerVerifier>>) -> Result<Self, Error> {
         let provider = provider();
         let any = AnyCertificate(Arc::clone(&provider));
-        let builder = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(any));
-        let mut config = match identity {
-            Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
-            None => builder.with_no_client_auth(),
-        };
+            .with_custom_certificate_verifier(Arc::new(any))
+            .with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self { config: Arc::new(config), verifier })
     }
@@ -277,7 +272,7 @@ mod tests {
             .map(|listener| Address { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() })
             .collect();
         let started = Instant::now();
-        (Probe::new(None, None).unwrap().fetch(&addresses, 0, limit), started.elapsed())
+        (Probe::new(None).unwrap().fetch(&addresses, 0, limit), started.elapsed())
     }
 
     #[test]
@@ -318,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_name_without_an_address_is_no_connection() {
-        let probe = Probe::new(None, None).unwrap();
+        let probe = Probe::new(None).unwrap();
         let address = Address { host: "nowhere.invalid".into(), port: 1 };
         assert_eq!(probe.fetch(&[address], 3, Duration::from_secs(1)), Err(Fault::NoConnection));
         assert_eq!(probe.fetch(&[], 3, Duration::from_secs(1)), Err(Fault::NoConnection));

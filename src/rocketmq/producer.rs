@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::client::{CLOSE_LIMIT, Client, callbacks_left};
+use super::client::Client;
 use super::driver::Control;
 use super::engine::event::{Command, Outgoing, ProducerSpec, Reply, Role, SessionId, SessionSpec};
 use super::identity::process;
 use super::lane::Lane;
 use super::message::{Message, SendReceipt};
+use super::topic::TopicQueue;
 use super::wire::names;
+use crate::closing::{CLOSE_LIMIT, Closing, callbacks_left};
 use crate::error::{Error, ErrorKind, SendError};
 use crate::pending::{Pending, completion};
 use crate::policy::admission::Limits;
@@ -34,6 +36,7 @@ pub struct ProducerBuilder {
     send_timeout: Option<Duration>,
     max_in_flight: usize,
     block_when_full: bool,
+    stop_failed_groups: bool,
 }
 
 impl ProducerBuilder {
@@ -45,6 +48,7 @@ impl ProducerBuilder {
             send_timeout: None,
             max_in_flight: DEFAULT_IN_FLIGHT,
             block_when_full: true,
+            stop_failed_groups: false,
         }
     }
 
@@ -87,6 +91,16 @@ impl ProducerBuilder {
         self
     }
 
+    /// Whether a message group stops when a message of it fails: off by default, the group goes on with the next.
+    /// While a group is stopped, what waits in it and what is sent to it fails at once with
+    /// [`Misuse`](ErrorKind::Misuse), not sent and with the first failure as the source, until
+    /// [`Producer::resume_group`] is called. For programs that may not have a message stored whose predecessor is
+    /// missing. A message that failed as [`Unknown`](crate::Delivery::Unknown) may be stored all the same.
+    pub fn stop_failed_groups(mut self, stop: bool) -> Self {
+        self.stop_failed_groups = stop;
+        self
+    }
+
     /// Starts the producer: routes of the declared topics, and a telemetry stream to their endpoints.
     ///
     /// # Errors
@@ -123,6 +137,7 @@ impl ProducerBuilder {
                 topics: self.topics,
                 max_attempts: self.max_attempts,
                 in_flight: self.max_in_flight,
+                stop_failed_groups: self.stop_failed_groups,
             }),
         };
         let (reply, answer) = completion();
@@ -274,6 +289,14 @@ impl Producer {
         self.shared.permits.wait_flushed(what, deadline)
     }
 
+    /// Lets a message group go on that a failed message [stopped](ProducerBuilder::stop_failed_groups). What was sent to
+    /// it before this call has failed or fails; what is sent from here on is not stopped. Returns at once. Does nothing
+    /// to a group that is not stopped.
+    pub fn resume_group(&self, group: &str) {
+        let (session, through) = (self.shared.id, self.shared.permits.last_place(0));
+        self.shared.client.shared.post.command(Command::ResumeGroup { session, group: group.into(), through });
+    }
+
     /// Closes within 30 s; see [`close_within`](Self::close_within).
     ///
     /// # Errors
@@ -292,18 +315,17 @@ impl Producer {
     /// [`Timeout`](ErrorKind::Timeout) if callbacks outlive the limit: they still run once each.
     /// [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread: the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        let (reply, mut answer) = completion();
-        self.shared.start_close(now, limit, Some(reply));
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        let _ = answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1));
-        self.shared.permits.wait_idle(Some(due)).map_err(callbacks_left)
+        let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
+        closing.wait()?;
+        self.shared.permits.wait_idle(Some(closing.due)).map_err(callbacks_left)
+    }
+
+    /// The queues of a declared topic.
+    pub(super) fn queues(&self, topic: &str) -> Result<Vec<TopicQueue>, Error> {
+        let (reply, answer) = completion();
+        let command = Command::Describe { session: self.shared.id, topic: topic.to_owned(), reply };
+        self.shared.client.shared.post.command(command);
+        answer.wait()
     }
 
     /// The id by which the server knows this producer.

@@ -13,7 +13,7 @@ use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
 use grpcio::{
     CallOption, Channel, Client, ConnectivityState, Error as GrpcError, GrpcSlice, Marshaller, MessageReader, Metadata,
-    MetadataBuilder, Method as GrpcMethod, MethodType, WriteFlags,
+    Method as GrpcMethod, MethodType, WriteFlags,
 };
 
 use super::channel::{ChannelOptions, Channels, Probed};
@@ -66,11 +66,11 @@ impl<S: RpcSink> Rpc<S> {
         call: CallId,
         (entry, client): (EntryId, Client),
         method: Method,
-        headers: &[(&'static str, String)],
+        metadata: Result<Metadata, GrpcError>,
         body: &Bytes,
         timeout: Duration,
     ) {
-        let options = match metadata(headers) {
+        let options = match metadata {
             Ok(metadata) => CallOption::default().timeout(timeout).headers(metadata),
             Err(error) => {
                 self.sink.post(RpcEvent::Ended { call, ready: false, end: failed(&error) });
@@ -166,10 +166,10 @@ impl<S: RpcSink> Rpc<S> {
         stream: StreamId,
         client: &Client,
         method: Method,
-        headers: &[(&'static str, String)],
+        metadata: Result<Metadata, GrpcError>,
     ) {
         let over = |reason: String| RpcEvent::StreamEnded { stream, reason };
-        let opened = metadata(headers).and_then(|metadata| {
+        let opened = metadata.and_then(|metadata| {
             // No deadline: it lives as long as the session.
             client.duplex_streaming(&grpc_method(method), CallOption::default().headers(metadata))
         });
@@ -240,14 +240,6 @@ const UNAVAILABLE: i32 = 14;
 /// A half-open link reads READY, a refused one does not.
 pub(super) fn is_ready(channel: &Channel) -> bool {
     channel.check_connectivity_state(false) == ConnectivityState::GRPC_CHANNEL_READY
-}
-
-fn metadata(headers: &[(&'static str, String)]) -> Result<Metadata, GrpcError> {
-    let mut builder = MetadataBuilder::with_capacity(headers.len());
-    for (name, value) in headers {
-        builder.add_str(name, value)?;
-    }
-    Ok(builder.build())
 }
 
 pub(super) fn failed(error: &GrpcError) -> CallEnd {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::client::{CLOSE_LIMIT, Client};
+use super::client::Client;
 use super::driver::Control;
 use super::engine::event::{Arrived, Command, ConsumerSpec, ReplyOf, Role, SessionId, SessionSpec};
 use super::filter::FilterExpression;
@@ -13,10 +13,10 @@ use super::identity::process;
 use super::message::MessageView;
 use super::producer::START_TOLERANCE;
 use super::wire::names;
+use crate::closing::{CLOSE_LIMIT, Closing};
 use crate::error::{Error, ErrorKind};
 use crate::pending::completion;
 use crate::policy::limits::{Violations, deadline, flush_time};
-use crate::runtime::callback::on_callback_thread;
 
 const DEFAULT_AWAIT: Duration = Duration::from_secs(15);
 /// The server's range of invisible durations is narrower by default: 10 s to 12 h.
@@ -258,19 +258,10 @@ impl SimpleConsumer {
     /// [`Timeout`](ErrorKind::Timeout) if it took longer; [`WouldBlock`](ErrorKind::WouldBlock) on a callback thread:
     /// the close is started, and goes on by itself.
     pub fn close_within(&self, limit: Duration) -> Result<(), Error> {
-        let now = Instant::now();
-        let due = deadline(now, limit);
-        let (reply, mut answer) = completion();
-        self.shared.start_close(now, limit, Some(reply));
-        if on_callback_thread() {
-            return Err(Error::new(
-                ErrorKind::WouldBlock,
-                "close was called on a callback thread: it is started and goes on by itself",
-            ));
-        }
-        match answer.wait_timeout(due.saturating_duration_since(Instant::now()) + Duration::from_secs(1)) {
-            Some(_) => Ok(()),
-            None => Err(Error::new(ErrorKind::Timeout, "close: the consumer has not ended yet")),
+        let mut closing = Closing::start(limit, |now, reply| self.shared.start_close(now, limit, Some(reply)));
+        match closing.wait()? {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Timeout, "close: the consumer has not ended yet")),
         }
     }
 

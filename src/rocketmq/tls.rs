@@ -8,6 +8,7 @@ use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::sign::CertifiedKey;
 
 use super::probe::{Probe, provider};
 use super::wire::certificate;
@@ -32,7 +33,7 @@ use crate::policy::limits::Violations;
 #[must_use = "give it to `ClientBuilder::tls`"]
 pub struct TlsOptions {
     roots: Option<Vec<u8>>,
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    identity: Option<Identity>,
     server_name: Option<String>,
     unverified: bool,
 }
@@ -95,8 +96,7 @@ impl TlsOptions {
             }
         }
         let (roots, identity) = (roots?, identity?);
-        let probe = violations.take(probe(roots.as_ref(), identity.as_ref()))?;
-        let identity = identity.map(|identity| identity.pem);
+        let probe = violations.take(probe(roots.as_ref()))?;
         let server_name = self.server_name.clone();
         let verify = match roots {
             Some(roots) => Verify::Roots { pem: roots.pem, server_name },
@@ -153,17 +153,13 @@ struct Roots {
     store: RootCertStore,
 }
 
-struct Identity {
-    pem: (Vec<u8>, Vec<u8>),
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-}
+/// Certificates and key, in PEM.
+type Identity = (Vec<u8>, Vec<u8>);
 
 /// TLS options that hold.
 pub(super) struct Tls {
     pub verify: Verify,
-    /// Certificates and key, in PEM.
-    identity: Option<(Vec<u8>, Vec<u8>)>,
+    identity: Option<Identity>,
     /// For connections of our own: to see what a server shows.
     pub probe: Arc<Probe>,
 }
@@ -204,7 +200,11 @@ fn lower_identity(chain: &[u8], key: &[u8], violations: &mut Violations) -> Opti
     let advice = "give PEM, with -----BEGIN PRIVATE KEY-----, that is not encrypted";
     let read = PrivateKeyDer::from_pem_slice(key).ok().filter(|_| !key.contains(&0));
     let read = violations.take(read.ok_or(format!("tls: client_certificate, key: no private key in it: {advice}")));
-    Some(Identity { pem: (chain.to_vec(), key.to_vec()), chain: found?, key: read? })
+    violations
+        .take(CertifiedKey::from_der(found?, read?, &provider()).map_err(|error| {
+            format!("tls: client_certificate: the key cannot be used with the certificate: {error}")
+        }))?;
+    Some((chain.to_vec(), key.to_vec()))
 }
 
 fn check_name(name: &str) -> Result<(), String> {
@@ -218,7 +218,7 @@ fn check_name(name: &str) -> Result<(), String> {
     ServerName::try_from(name).map(|_| ()).map_err(|_| format!("{name:?} is no host name"))
 }
 
-fn probe(roots: Option<&Roots>, identity: Option<&Identity>) -> Result<Arc<Probe>, String> {
+fn probe(roots: Option<&Roots>) -> Result<Arc<Probe>, String> {
     let verifier = match roots {
         Some(roots) => {
             let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots.store.clone()), provider());
@@ -226,7 +226,5 @@ fn probe(roots: Option<&Roots>, identity: Option<&Identity>) -> Result<Arc<Probe
         }
         None => None,
     };
-    Probe::new(verifier, identity.map(|identity| (identity.chain.clone(), identity.key.clone_key())))
-        .map(Arc::new)
-        .map_err(|error| format!("tls: client_certificate: the key cannot be used with the certificate: {error}"))
+    Probe::new(verifier).map(Arc::new).map_err(|error| format!("tls: {error}"))
 }

@@ -157,6 +157,33 @@ fn a_server_that_forgot_the_settings_gets_them_again() {
 }
 
 #[test]
+fn a_group_stops_with_a_failed_message_until_it_is_resumed() {
+    let proxy = Proxy::start().unwrap();
+    proxy.create_topic("t", MessageType::Fifo, 4);
+    let client = Client::builder(proxy.endpoints()).build().unwrap();
+    let producer = client.producer().topic("t").max_attempts(1).stop_failed_groups(true).start().unwrap();
+    let message = |body: &'static str, group: &str| Message::new("t", body).message_group(group);
+    proxy.on(Rpc::SendMessage).next(1).then(Effect::Status(50001, "told to".to_owned()));
+    let results: Vec<_> =
+        ["1", "2", "3"].map(|body| producer.submit(message(body, "g")).unwrap()).into_iter().collect();
+    let errors: Vec<_> = results.into_iter().map(|pending| pending.wait().unwrap_err()).collect();
+    assert_eq!(errors[0].code(), Some(50001));
+    for error in &errors[1..] {
+        assert_eq!((error.kind(), error.delivery()), (ErrorKind::Misuse, Delivery::NotSent), "{error}");
+    }
+    let refused = producer.send(message("4", "g")).unwrap_err();
+    assert!(refused.error().to_string().contains("resume_group"), "{refused}");
+    producer.send(message("other", "h")).unwrap();
+    producer.resume_group("g");
+    producer.send(message("1 again", "g")).unwrap();
+    producer.send(message("2 again", "g")).unwrap();
+    let stored = proxy.stored("t");
+    let of_group: Vec<_> = stored.iter().filter(|stored| stored.message_group.as_deref() == Some("g")).collect();
+    assert_eq!(of_group.iter().map(|stored| &stored.body[..]).collect::<Vec<_>>(), [b"1 again", b"2 again"]);
+    client.close().unwrap();
+}
+
+#[test]
 fn a_throttled_send_is_tried_again_after_a_pause() {
     let (proxy, _network, client) = behind_a_network();
     let producer = client.producer().topic("t").start().unwrap();

@@ -290,13 +290,12 @@ fn credentials_that_rotate_go_on_working() {
         .unwrap();
     producer.send(Message::new("t", "1")).unwrap();
     assert_eq!(vault.asked(), 1);
-    // It gives the next ones no sooner than it may be asked again.
-    std::thread::sleep(Duration::from_millis(3_500));
-    vault.rotate("two");
-    proxy.require_credentials("alice", "two");
+    rotate(&proxy, &vault, "two");
     let receipt = producer.send(Message::new("t", "2")).unwrap();
     assert_eq!(receipt.attempts(), 1, "the refused call is made again, and counts once");
     assert_eq!(vault.asked(), 2);
+    // A stream of answers, and an open stream that is opened again.
+    rotate(&proxy, &vault, "three");
     let mut received = 0;
     let until = Instant::now() + PATIENCE;
     while received < 2 {
@@ -306,7 +305,22 @@ fn credentials_that_rotate_go_on_working() {
             received += 1;
         }
     }
+    assert_eq!(vault.asked(), 3);
+    rotate(&proxy, &vault, "four");
+    proxy.end_streams();
+    while proxy.streams(0) < 2 {
+        assert!(Instant::now() < until, "both streams are opened again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(vault.asked(), 4);
     client.close().unwrap();
+}
+
+/// Both sides change, when the provider may be asked again.
+fn rotate(proxy: &Proxy, vault: &Vault, secret: &str) {
+    std::thread::sleep(Duration::from_millis(3_500));
+    vault.rotate(secret);
+    proxy.require_credentials("alice", secret);
 }
 
 #[test]

@@ -66,16 +66,34 @@ fn pulsar(args: &Args) -> Result<Outcome, Failure> {
         print(format_args!("{}\nan embedded Pulsar broker; Ctrl-C ends it\n", broker.service_url()));
     }
     interrupt::sleep_until(None);
-    let (sends, messages, connections) = (broker.sends(), broker.received(), broker.accepted());
-    let object = Object::new()
-        .with("url", broker.service_url())
-        .with("connections", connections)
-        .with("sends", sends)
-        .with("messages", messages);
-    let text = table(&[
-        ("connections", grouped(connections)),
-        ("received", format!("{} messages in {} sends", grouped(messages), grouped(sends))),
-    ]);
-    print_result(args.json, &object, &text);
+    Served { connections: broker.accepted(), sends: broker.sends(), messages: broker.received() }.tell(
+        "url",
+        broker.service_url(),
+        args.json,
+    );
     Ok(Outcome::Good)
+}
+
+/// What a broker did, for the end.
+pub struct Served {
+    pub connections: u64,
+    pub sends: u64,
+    pub messages: u64,
+}
+
+impl Served {
+    /// `key` is what its system calls `address`.
+    pub fn tell(&self, key: &'static str, address: String, json: bool) {
+        let Self { connections, sends, messages } = *self;
+        let object = Object::new()
+            .with(key, address)
+            .with("connections", connections)
+            .with("sends", sends)
+            .with("messages", messages);
+        let text = table(&[
+            ("connections", grouped(connections)),
+            ("received", format!("{} messages in {} sends", grouped(messages), grouped(sends))),
+        ]);
+        print_result(json, &object, &text);
+    }
 }

@@ -7,17 +7,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use threadmq::testkit::Network;
 
 use crate::args::{Codec, SendArgs, SendTimeout, Switch};
 use crate::embedded::Embedded;
 use crate::outcome::{Failure, Outcome};
 use crate::progress::{Elsewhere, Progress};
-use crate::pulsar::verify::run::Plan;
 use crate::report::{print, print_result};
 use crate::verify::faults::{Fault, Schedule};
-use crate::verify::findings::Findings;
+use crate::verify::plan::{Cluster, Plan};
 use crate::verify::watch::Watch;
 
+const SIZE: usize = 100;
 const RATE: f64 = 200.0;
 const LENGTH: Duration = Duration::from_secs(22);
 const BREAK: Duration = Duration::from_secs(9);
@@ -51,57 +52,37 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
 fn pulsar(args: &Args) -> Result<Outcome, Failure> {
     introduce(args, "An embedded Pulsar broker");
     let embedded = Embedded::start()?;
-    let plan = Plan {
-        url: embedded.url(),
-        topic: Some("demo".to_owned()),
-        subscription: Some("demo".to_owned()),
-        send: SendArgs {
-            size: 100,
-            inflight: None,
-            batching: Switch::On,
-            compression: Codec::None,
-            send_timeout: SendTimeout(Some(SEND_TIMEOUT)),
-        },
-        send_timeout: SEND_TIMEOUT,
-        rate: Some(RATE),
-        count: None,
-        span: LENGTH,
-        read_back: true,
-        patience: Duration::from_secs(30),
-        close_at_once: false,
+    let send = SendArgs {
+        size: SIZE,
+        inflight: None,
+        batching: Switch::On,
+        compression: Codec::None,
+        send_timeout: SendTimeout(Some(SEND_TIMEOUT)),
     };
-    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
-    show(args, |watch, announce| plan.carry_out(watch, Some((embedded.network(), &schedule)), announce))
+    let name = Some("demo".to_owned());
+    let cluster = crate::pulsar::verify::cluster::Cluster::connect(embedded.url(), name.clone(), name, send)?;
+    show(args, &cluster, embedded.network())
 }
 
 #[cfg(feature = "rocketmq")]
 fn rocketmq(args: &Args) -> Result<Outcome, Failure> {
-    use crate::rocketmq::args as other;
+    use crate::rocketmq::args::{Kind, SendArgs, ServerArgs};
 
     introduce(args, "An embedded RocketMQ proxy");
     let embedded = crate::rocketmq::embedded::Embedded::start()?;
-    embedded.proxy().create_topic("demo", other::Kind::Normal.message_type(), 4);
-    let plan = crate::rocketmq::verify::run::Plan {
-        server: other::ServerArgs { endpoint: embedded.endpoint(), access_key: None, secret_key: None },
-        topic: "demo".to_owned(),
-        group: Some("demo".to_owned()),
-        send: other::SendArgs {
-            kind: other::Kind::Normal,
-            message_groups: 1,
-            delay: Duration::ZERO,
-            size: 100,
-            inflight: None,
-            send_timeout: SEND_TIMEOUT,
-        },
-        rate: Some(RATE),
-        count: None,
-        span: LENGTH,
-        read_back: true,
-        patience: Duration::from_secs(30),
-        close_at_once: false,
+    embedded.proxy().create_topic("demo", Kind::Normal.message_type(), 4);
+    let server = ServerArgs { endpoint: embedded.endpoint(), access_key: None, secret_key: None };
+    let send = SendArgs {
+        kind: Kind::Normal,
+        message_groups: 1,
+        delay: Duration::ZERO,
+        size: SIZE,
+        inflight: None,
+        send_timeout: SEND_TIMEOUT,
     };
-    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
-    show(args, |watch, announce| plan.carry_out(watch, Some((embedded.network(), &schedule)), announce))
+    let name = "demo".to_owned();
+    let cluster = crate::rocketmq::verify::cluster::Cluster::connect(&server, name.clone(), Some(name), send)?;
+    show(args, &cluster, embedded.network())
 }
 
 fn introduce(args: &Args, broker: &str) {
@@ -117,10 +98,18 @@ fn introduce(args: &Args, broker: &str) {
 }
 
 /// Runs what is to be watched, tells of it, and prints the tally.
-fn show<P: Eq + Hash + Send + 'static>(
-    args: &Args,
-    carry_out: impl FnOnce(&Arc<Watch<P>>, &(dyn Fn(&str) + Sync)) -> Result<Findings, Failure>,
-) -> Result<Outcome, Failure> {
+fn show(args: &Args, cluster: &impl Cluster, network: &Network) -> Result<Outcome, Failure> {
+    let plan = Plan {
+        size: SIZE,
+        send_timeout: SEND_TIMEOUT,
+        rate: RATE,
+        count: None,
+        span: LENGTH,
+        read_back: true,
+        patience: Duration::from_secs(30),
+        close_at_once: false,
+    };
+    let schedule = Schedule::at(BREAK, Fault::HalfOpen);
     let watch = Watch::new(None);
     let progress = {
         let (watch, started) = (Arc::clone(&watch), Instant::now());
@@ -133,7 +122,8 @@ fn show<P: Eq + Hash + Send + 'static>(
     let findings = thread::scope(|scope| {
         let (watch, over, progress) = (&watch, &over, &progress);
         scope.spawn(move || narrate(watch, over, progress));
-        let findings = carry_out(watch, &|text| progress.say(&format!("--- {text}")));
+        let announce = |text: &str| progress.say(&format!("--- {text}"));
+        let findings = plan.carry_out(cluster, watch, Some((network, &schedule)), &announce);
         over.store(true, Ordering::Release);
         findings
     });

@@ -4,6 +4,7 @@
 
 mod args;
 mod broker;
+mod consume;
 mod demo;
 mod embedded;
 mod interrupt;
@@ -12,11 +13,13 @@ mod meter;
 mod outcome;
 mod pacer;
 mod perf;
+mod produce;
 mod progress;
 mod pulsar;
 mod report;
 #[cfg(feature = "rocketmq")]
 mod rocketmq;
+mod system;
 mod tally;
 mod verify;
 

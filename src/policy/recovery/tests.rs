@@ -1,9 +1,10 @@
 //! The rules one by one; `random` holds them together.
 
 mod bounds;
+mod hints;
 mod random;
 
-use super::HeartbeatOutcome::{DeadlineExceeded, Ok, Other, Unavailable};
+use super::HeartbeatOutcome::{Abandoned, DeadlineExceeded, Ok, Other, Unavailable};
 use super::*;
 
 const LATE: HeartbeatOutcome = DeadlineExceeded { ready: true };
@@ -152,6 +153,19 @@ fn whatever_else_comes_back_clears_the_count() {
         }
         scene.beat(LATE).stays().beat(LATE).recovers(Reason::Deadlines);
     }
+}
+
+#[test]
+fn one_that_was_given_up_changes_nothing_and_is_followed_by_another() {
+    let mut scene = Scene::new();
+    scene.beat(LATE).heartbeat();
+    let started = scene.now;
+    scene.ends(Abandoned).stays().heartbeat();
+    assert_eq!(scene.now, started + 3 * SECOND, "not only after a whole period");
+    scene.ends(LATE).recovers(Reason::Deadlines);
+    // Kept evidence is kept.
+    let mut scene = Scene::recovered();
+    scene.beat(BROKEN).stays().beat(Abandoned).wait(COOLDOWN).recovers(Reason::UnavailableWhileReady);
 }
 
 #[test]
@@ -381,77 +395,4 @@ fn addresses_do_not_know_each_other() {
     scene.recovery.heartbeat_ended(other, BROKEN, scene.now);
     let reason = Reason::UnavailableWhileReady;
     assert_eq!(scene.actions(), [Action::Recover { address: "b", entry: other, reason }]);
-}
-
-#[test]
-fn a_hint_brings_the_next_heartbeat_to_now() {
-    let mut scene = Scene::new();
-    scene.beat(Ok).wait(4 * SECOND);
-    let (entry, now) = (scene.entry, scene.now);
-    scene.recovery.hint(entry, now - 3 * SECOND, now);
-    assert_eq!(scene.actions(), [Action::Heartbeat { address: "a", entry }]);
-    // Also before the first one.
-    let mut scene = Scene::new();
-    let (entry, now) = (scene.entry, scene.now);
-    scene.recovery.hint(entry, now, now);
-    assert_eq!(scene.actions(), [Action::Heartbeat { address: "a", entry }]);
-}
-
-#[test]
-fn a_hint_is_ignored_once_a_heartbeat_has_looked_since() {
-    let mut scene = Scene::new();
-    let call = scene.now;
-    scene.heartbeat();
-    let regular = scene.recovery.poll_timeout();
-    scene.recovery.hint(scene.entry, call, scene.now);
-    scene.ends(Ok);
-    scene.recovery.hint(scene.entry, call, scene.now);
-    assert_eq!(scene.actions(), []);
-    assert_eq!(regular, None, "one is in flight");
-    assert_eq!(scene.recovery.poll_timeout(), Some(call + 11 * SECOND));
-}
-
-#[test]
-fn a_hint_counts_if_the_heartbeat_started_first_or_did_not_succeed() {
-    let mut scene = Scene::new();
-    scene.heartbeat();
-    let started = scene.now;
-    // Begun with the heartbeat, or after it: what the heartbeat shows, it does not show of this.
-    scene.recovery.hint(scene.entry, started, started);
-    scene.ends(Ok).heartbeat();
-    assert_eq!(scene.now, started + 3 * SECOND);
-    scene.ends(Other);
-    let call = started + SECOND;
-    scene.recovery.hint(scene.entry, call, scene.now);
-    scene.heartbeat();
-    assert_eq!(scene.now, started + 6 * SECOND, "the one that looked did not succeed");
-}
-
-#[test]
-fn early_heartbeats_keep_their_distance() {
-    let mut scene = Scene::new();
-    scene.heartbeat().ends(Ok);
-    let mut started = scene.now;
-    for _ in 0..10 {
-        for _ in 0..100 {
-            scene.wait(MS);
-            scene.recovery.hint(scene.entry, scene.now, scene.now);
-            assert_eq!(scene.actions(), []);
-        }
-        scene.heartbeat().ends(Ok);
-        assert_eq!(scene.now, started + 3 * SECOND);
-        started = scene.now;
-    }
-}
-
-#[test]
-fn hints_alone_never_replace_a_channel() {
-    let mut scene = Scene::new();
-    for _ in 0..1_000 {
-        scene.wait(100 * MS);
-        scene.recovery.hint(scene.entry, scene.now - 100 * MS, scene.now);
-        scene.stays();
-        scene.recovery.heartbeat_ended(scene.entry, Ok, scene.now);
-        scene.stays();
-    }
 }

@@ -7,7 +7,7 @@ use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, CallEnd, Handle, SessionId};
-use super::receive::{Operation, Part};
+use super::operation::{Operation, Part};
 use super::{Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::Error;
 use crate::pending::Completion;
@@ -165,8 +165,11 @@ impl Engine {
     }
 
     pub(super) fn change_ended(&mut self, now: Instant, number: u64, end: CallEnd) {
-        let Some(Operation::Change { session: id, call, .. }) = self.operations.get_mut(&number) else { return };
+        let Some(Operation::Change { session: id, call, handle, .. }) = self.operations.get_mut(&number) else {
+            return;
+        };
         let id = *id;
+        let replaced = mutant!(KeepsTheOldHandle).then(|| handle.receipt_handle.clone());
         *call = None;
         if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
@@ -180,7 +183,7 @@ impl Engine {
             if answer.receipt_handle.is_empty() {
                 return Err(malformed(what, "there is no receipt handle"));
             }
-            Ok(answer.receipt_handle)
+            Ok(replaced.unwrap_or(answer.receipt_handle))
         });
         self.timers.cancel(Timer::Operation(number));
         if let Some(Operation::Change { reply, .. }) = self.operations.remove(&number) {

@@ -50,6 +50,23 @@ impl Addresses {
     pub(super) fn endpoints(&self, address: AddressId) -> Option<&Endpoints> {
         self.endpoints.get(&address)
     }
+
+    fn forget(&mut self, address: AddressId) {
+        if let Some(endpoints) = self.endpoints.remove(&address) {
+            self.numbers.remove(&endpoints);
+        }
+    }
+
+    /// Nothing is kept of any address.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.numbers.is_empty() && self.endpoints.is_empty() && self.entries.is_empty() && self.rounds.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len().max(self.endpoints.len())
+    }
 }
 
 impl Engine {
@@ -96,6 +113,24 @@ impl Engine {
         let idle: Vec<AddressId> =
             self.addresses.entries.keys().filter(|address| !used.contains(address)).copied().collect();
         idle.into_iter().for_each(|address| self.retire(now, address));
+        self.forget_addresses(now, &used);
+    }
+
+    /// Addresses that nobody uses lose their numbers, as soon as nothing protects them any more.
+    fn forget_addresses(&mut self, now: Instant, used: &BTreeSet<AddressId>) {
+        let known = self.addresses.endpoints.keys();
+        let unused: Vec<AddressId> = known.filter(|address| !used.contains(address)).copied().collect();
+        for address in unused.into_iter().filter(|_| !mutant!(KeepsAddresses)) {
+            match self.recovery.remembered_until(&address) {
+                Some(until) if until > now => drop(self.timers.arm(Timer::Forget, until)),
+                _ => self.addresses.forget(address),
+            }
+        }
+    }
+
+    pub(super) fn forget_due(&mut self, now: Instant) {
+        self.recovery_due(now);
+        self.retire_unused(now);
     }
 
     /// The policy looks at its clocks: heartbeats that are due go out, condemned channels are replaced.
@@ -117,16 +152,17 @@ impl Engine {
 
     /// One heartbeat of each session that knows the address: they are one round, and the best answer counts.
     fn send_heartbeats(&mut self, now: Instant, address: AddressId, entry: EntryId) {
-        let open = || self.sessions.iter().filter(|(_, session)| !session.is_closing());
+        // Those that are closing too: a dead link must not hold up their last sends.
         let mut sessions: Vec<SessionId> =
-            open().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
+            self.sessions.iter().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
+        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // An access point that no route names: one speaks for all, so that a dead link to it is found too.
-            sessions.extend(open().map(|(id, _)| *id).take(1));
+            sessions.extend(self.sessions.keys().copied().take(1));
         }
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.
-            self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Other, now);
+            self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
             return;
         }
         self.addresses.rounds.insert(entry, Round { out: sessions.len(), best: None });
@@ -180,7 +216,7 @@ impl Engine {
         let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
         round.out = round.out.saturating_sub(1);
         if round.out == 0 {
-            let best = round.best.unwrap_or(HeartbeatOutcome::Other);
+            let best = round.best.unwrap_or(HeartbeatOutcome::Abandoned);
             self.addresses.rounds.remove(&call.entry);
             self.recovery.heartbeat_ended(call.entry, best, call.started);
             self.arm_recovery();
@@ -190,8 +226,11 @@ impl Engine {
     /// What the end of an ordinary call says of its channel: at most a hint.
     pub(super) fn judge(&mut self, now: Instant, call: &Call, end: &CallEnd) {
         let transport = match end {
-            CallEnd::Failed { code, .. } => matches!(*code, DEADLINE_EXCEEDED | UNAVAILABLE),
+            CallEnd::Failed { code, .. } => {
+                matches!(*code, DEADLINE_EXCEEDED | UNAVAILABLE) || mutant!(ThrottlingIsolates)
+            }
             CallEnd::NotStarted(fault) => fault.is_of_transport(),
+            CallEnd::Response(_) => mutant!(RefusalsIsolate),
             _ => false,
         };
         let current = self.addresses.entries.get(&call.address) == Some(&call.entry);
@@ -202,6 +241,9 @@ impl Engine {
         // Where the channel is dialling, the heartbeat that comes forward condemns nothing: it is what takes the
         // endpoint off the list again.
         self.recovery.hint(call.entry, call.started, now);
+        if mutant!(HintsReplace) {
+            self.recovery.server_command(&call.address, now);
+        }
         self.recovery_due(now);
     }
 
@@ -232,6 +274,7 @@ impl Engine {
             self.renew_now(now, session, address);
         }
         let cut: Vec<_> = self.calls.iter().filter(|(_, call)| call.entry == old).map(|(id, _)| *id).collect();
+        let cut = if mutant!(ReplacedKeepsItsCalls) { Vec::new() } else { cut };
         for id in cut {
             let Some(call) = self.calls.remove(&id) else { continue };
             self.act(Action::CancelCall { call: id });
@@ -254,6 +297,7 @@ fn rank(outcome: HeartbeatOutcome) -> u8 {
         HeartbeatOutcome::Unavailable { ready: false } => 2,
         HeartbeatOutcome::DeadlineExceeded { .. } => 3,
         HeartbeatOutcome::Unavailable { ready: true } => 4,
+        HeartbeatOutcome::Abandoned => 5,
     }
 }
 

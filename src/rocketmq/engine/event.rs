@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Recovery};
 use crate::pending::Completion;
 use crate::policy::text::one_line;
 use crate::rocketmq::message::SendReceipt;
+use crate::rocketmq::topic::TopicQueue;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
@@ -58,6 +59,8 @@ pub(crate) struct ProducerSpec {
     pub max_attempts: u32,
     /// Messages in flight, over all endpoints.
     pub in_flight: usize,
+    /// After a failed message of a group its next ones fail too, until the group is resumed.
+    pub stop_failed_groups: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -132,6 +135,18 @@ pub(crate) enum Command {
         invisible: Duration,
         due: Instant,
         reply: Completion<String>,
+    },
+    /// Says what is known of a topic.
+    Describe {
+        session: SessionId,
+        topic: String,
+        reply: Completion<Vec<TopicQueue>>,
+    },
+    /// A stopped message group goes on with what was admitted after the place `through`.
+    ResumeGroup {
+        session: SessionId,
+        group: Arc<str>,
+        through: u64,
     },
     Close {
         session: SessionId,
@@ -279,6 +294,7 @@ pub(crate) enum Action {
     Opened(Completion<Opened>, Result<Opened, Error>),
     Acked(Completion<Vec<Result<(), Error>>>, Result<Vec<Result<(), Error>>, Error>),
     Changed(Completion<String>, Result<String, Error>),
+    Described(Completion<Vec<TopicQueue>>, Result<Vec<TopicQueue>, Error>),
     Done(Completion<()>, Result<(), Error>),
     /// The largest body that the server takes changed.
     BodyLimit {

@@ -21,7 +21,10 @@ use crate::rocketmq::wire::method::Method;
 mod ack;
 mod addresses;
 pub(crate) mod event;
+mod operation;
+mod poll;
 mod publish;
+mod publisher;
 mod receive;
 mod route;
 mod session;
@@ -39,6 +42,8 @@ pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(3);
 /// How long after its deadline gRPC may still end a call: one whose request is stuck in a socket that nobody reads it
 /// never ends.
 const GRACE: Duration = Duration::from_secs(1);
+/// A driver that is so late was held up, as it is by a frozen process.
+const HELD_UP: Duration = Duration::from_millis(500);
 /// Default time for one call to be answered.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -88,6 +93,8 @@ enum Timer {
     Operation(u64),
     /// Part of one goes on.
     Again(u64),
+    /// What is remembered of addresses that are out of use.
+    Forget,
 }
 
 /// A call under way.
@@ -106,7 +113,7 @@ enum Purpose {
     Route(String),
     Heartbeat,
     Send(u64),
-    Poll(receive::PollKey),
+    Poll(poll::PollKey),
     Ack(u64, usize),
     Change(u64),
     Farewell,
@@ -135,12 +142,15 @@ pub(crate) struct Engine {
     calls: BTreeMap<CallId, Call>,
     streams: BTreeMap<StreamId, (SessionId, AddressId)>,
     sessions: BTreeMap<SessionId, Session>,
-    operations: BTreeMap<u64, receive::Operation>,
+    operations: BTreeMap<u64, operation::Operation>,
     /// Endpoints whose last call failed for want of a connection; a good heartbeat takes them off.
     isolated: BTreeSet<AddressId>,
     timers: DeadlineQueue<Timer>,
     next: u64,
-    shutdown: Option<crate::pending::Completion<()>>,
+    /// When the driver last went on after it had been held up: what came meanwhile may not have been told yet.
+    resumed: Option<Instant>,
+    /// Who waits for the end.
+    shutdown: Option<Vec<crate::pending::Completion<()>>>,
     stats: EngineStats,
 }
 
@@ -159,6 +169,7 @@ impl Engine {
             isolated: BTreeSet::new(),
             timers: DeadlineQueue::new(),
             next: 1,
+            resumed: None,
             shutdown: None,
             stats: EngineStats::default(),
         }
@@ -173,6 +184,12 @@ impl Engine {
             Command::Ack { session, handles, due, reply } => self.acknowledge(now, session, handles, due, reply),
             Command::ChangeInvisible { session, handle, invisible, due, reply } => {
                 self.change_invisible(now, session, handle, invisible, due, reply);
+            }
+            Command::Describe { session, topic, reply } => self.describe(session, &topic, reply),
+            Command::ResumeGroup { session, group, through } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.publisher.resume(&group, through);
+                }
             }
             Command::Close { session, flush_until, reply } => self.close_session(now, session, flush_until, reply),
             Command::Shutdown { flush_until, reply } => self.shut_down(now, flush_until, reply),
@@ -199,6 +216,7 @@ impl Engine {
     }
 
     fn call_ended(&mut self, now: Instant, call: Call, ready: bool, end: CallEnd) {
+        let (session, address) = (call.session, call.address);
         self.judge(now, &call, &end);
         match call.purpose {
             Purpose::Route(ref topic) => self.route_answered(now, call.session, topic, end),
@@ -207,16 +225,20 @@ impl Engine {
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
             Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
             Purpose::Change(operation) => self.change_ended(now, operation, end),
-            Purpose::Farewell => {
-                // It may have been the last thing that needed its channel.
-                self.retire_unused(now);
-                self.check_shutdown();
-            }
+            Purpose::Farewell => {}
         }
+        if self.sessions.get(&session).is_none_or(|session| !session.uses(address)) {
+            // It may have been the last thing that needed its channel.
+            self.retire_unused(now);
+        }
+        self.check_shutdown();
     }
 
     /// Everything that is due by `now`. Early calls do nothing, late ones are safe.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        if self.timers.next_due().is_some_and(|due| now > due + HELD_UP) {
+            self.resumed = Some(now);
+        }
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Recovery => self.recovery_due(now),
@@ -229,6 +251,7 @@ impl Engine {
                 Timer::Pump(session) => self.pump(now, session),
                 Timer::Operation(operation) => self.operation_due(now, operation),
                 Timer::Again(operation) => self.operation_again(now, operation),
+                Timer::Forget => self.forget_due(now),
             }
         }
     }
@@ -288,6 +311,11 @@ impl Engine {
     /// Ends what gRPC did not end by its deadline. The connection under it counts as READY: a call that waits for one
     /// is ended in time.
     fn calls_due(&mut self, now: Instant) {
+        if let Some(until) = self.resumed.map(|at| at + GRACE).filter(|until| now < *until) {
+            // A process that stood still finds all its calls past their deadlines, and their answers are on the way.
+            self.timers.arm(Timer::Calls, until);
+            return;
+        }
         let overdue: Vec<CallId> =
             self.calls.iter().filter(|(_, call)| call.deadline + GRACE <= now).map(|(id, _)| *id).collect();
         for id in overdue {

@@ -1,174 +1,23 @@
 //! Sends: where each message goes, its attempts, and its result.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protobuf::Message as _;
 
 use super::addresses::AddressId;
-use super::event::{Action, CallEnd, CallId, Outgoing, Role, SessionId, Settled};
-use super::route::{Queue, Route};
+use super::event::{Action, CallEnd, Outgoing, Role, SessionId, Settled};
+use super::publisher::Choice;
+use super::route::Route;
 use super::session::State;
 use super::{Call, Engine, Purpose, Timer, closed, malformed, response};
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::message::SendReceipt;
-use crate::rocketmq::wire::{code, pb, queue as fifo};
+use crate::rocketmq::wire::{code, pb};
 
-/// An attempt that has less than this, or than a tenth of the whole send timeout, would end unanswered.
-const SHORTEST_ATTEMPT: Duration = Duration::from_millis(20);
 /// While no endpoint has a connection, sends look again after this.
 const NO_CONNECTION_PAUSE: Duration = Duration::from_millis(100);
-
-/// The sends of one session.
-#[derive(Default)]
-pub(super) struct Publisher {
-    max_attempts: u32,
-    in_flight: usize,
-    sends: BTreeMap<u64, Send>,
-    /// Places that may go now, in order.
-    ready: BTreeSet<u64>,
-    /// Places that pause, by when they go on.
-    pausing: BTreeSet<(Instant, u64)>,
-    /// Message groups with something in flight, and who waits behind it.
-    groups: HashMap<Arc<str>, VecDeque<u64>>,
-    /// Calls under way by endpoint.
-    load: BTreeMap<AddressId, usize>,
-    cursor: usize,
-}
-
-struct Send {
-    ticket: Ticket,
-    message: Outgoing,
-    attempts: u32,
-    /// Over all attempts.
-    worst: Delivery,
-    last: Option<Error>,
-    tried: Vec<AddressId>,
-    call: Option<(CallId, AddressId)>,
-}
-
-impl Publisher {
-    pub(super) fn new(role: &Role, seed: u64) -> Self {
-        match role {
-            Role::Producer(spec) => Self {
-                max_attempts: spec.max_attempts.max(1),
-                in_flight: spec.in_flight.max(1),
-                cursor: usize::try_from(seed & 0xffff).unwrap_or(0),
-                ..Self::default()
-            },
-            Role::SimpleConsumer(_) => Self::default(),
-        }
-    }
-
-    pub(super) fn is_idle(&self) -> bool {
-        self.sends.is_empty()
-    }
-
-    fn oldest_due(&self) -> Option<Instant> {
-        self.sends.values().next().and_then(|send| send.ticket.due)
-    }
-
-    /// Takes a send out, with its result. The next of its group may go.
-    fn settle(
-        &mut self,
-        session: SessionId,
-        place: u64,
-        result: Result<SendReceipt, Error>,
-    ) -> Option<(Settled, Option<CallId>)> {
-        let send = self.sends.remove(&place)?;
-        self.ready.remove(&place);
-        self.pausing.retain(|(_, pausing)| *pausing != place);
-        let call = send.call.map(|(call, address)| {
-            self.unload(address);
-            call
-        });
-        if let Some(group) = &send.message.group {
-            self.leave_group(group, place);
-        }
-        let Outgoing { group, reply, .. } = send.message;
-        let charge = send.ticket.charge;
-        Some((Settled { session, place, charge, group, reply, result }, call))
-    }
-
-    fn leave_group(&mut self, group: &Arc<str>, place: u64) {
-        let Some(line) = self.groups.get_mut(group) else { return };
-        let was_first = line.front() == Some(&place);
-        line.retain(|waiting| *waiting != place);
-        match line.front() {
-            Some(next) if was_first => {
-                self.ready.insert(*next);
-            }
-            Some(_) => {}
-            None => {
-                self.groups.remove(group);
-            }
-        }
-    }
-
-    fn unload(&mut self, address: AddressId) {
-        if let Some(load) = self.load.get_mut(&address) {
-            *load = load.saturating_sub(1);
-        }
-    }
-
-    /// Everything ends with `error`; what was handed to a connection is in doubt.
-    pub(super) fn fail_all(&mut self, session: SessionId, error: &Error) -> Vec<Settled> {
-        let places: Vec<u64> = self.sends.keys().copied().collect();
-        places
-            .into_iter()
-            .filter_map(|place| {
-                let error = self.sends.get(&place)?.fate(error);
-                self.settle(session, place, Err(error)).map(|(settled, _)| settled)
-            })
-            .collect()
-    }
-
-    /// Messages of the front of groups, and all that have none, in order.
-    fn push(&mut self, ticket: Ticket, message: Outgoing) {
-        let place = ticket.place;
-        let first = match &message.group {
-            Some(group) => {
-                let line = self.groups.entry(Arc::clone(group)).or_default();
-                line.push_back(place);
-                line.len() == 1
-            }
-            None => true,
-        };
-        if first {
-            self.ready.insert(place);
-        }
-        let send =
-            Send { ticket, message, attempts: 0, worst: Delivery::NotSent, last: None, tried: Vec::new(), call: None };
-        self.sends.insert(place, send);
-    }
-}
-
-impl Send {
-    /// Whether there is no time for another attempt. A cancelled one costs more than it can bring.
-    fn is_too_late(&self, now: Instant) -> bool {
-        let Ticket { due, called_at, .. } = self.ticket;
-        due.is_some_and(|due| {
-            let allowed = due.saturating_duration_since(called_at);
-            due.saturating_duration_since(now) < SHORTEST_ATTEMPT.min(allowed / 10)
-        })
-    }
-
-    /// An error that ends this send from outside: a call under way is in doubt.
-    fn fate(&self, error: &Error) -> Error {
-        let delivery = if self.call.is_some() { Delivery::Unknown } else { self.worst };
-        error.with_delivery(delivery).with_attempts(self.attempts)
-    }
-}
-
-/// What came of looking for a queue.
-enum Choice {
-    To(AddressId),
-    /// All endpoints carry their share.
-    Full,
-    Refused(Error),
-}
 
 impl Engine {
     pub(super) fn admitted(&mut self, now: Instant, id: SessionId, messages: &mut Vec<Admitted<Outgoing>>) {
@@ -188,8 +37,14 @@ impl Engine {
             }
             return;
         };
+        let mut stopped = Vec::new();
         for Admitted { ticket, item } in messages.drain(..) {
+            let place = ticket.place;
             session.publisher.push(ticket, item);
+            stopped.extend(session.publisher.stopped(place).map(|error| (place, error)));
+        }
+        for (place, error) in stopped {
+            self.settle_send(now, id, place, Err(error));
         }
         self.arm_due(id);
         self.pump(now, id);
@@ -197,7 +52,8 @@ impl Engine {
 
     fn arm_due(&mut self, id: SessionId) {
         if let Some(due) = self.sessions.get(&id).and_then(|session| session.publisher.oldest_due()) {
-            self.timers.arm(Timer::Due(id), due);
+            let late = if mutant!(DueIsLate) { 4 * NO_CONNECTION_PAUSE } else { Duration::ZERO };
+            self.timers.arm(Timer::Due(id), due + late);
         }
     }
 
@@ -219,14 +75,20 @@ impl Engine {
             publisher.pausing.pop_first();
             publisher.ready.insert(place);
         }
-        if matches!(session.state, State::Starting { .. }) {
+        let starting = matches!(session.state, State::Starting { .. });
+        // A consumer's topics are asked for until they are known; a producer's when something is sent to them.
+        if starting || (matches!(session.spec.role, Role::SimpleConsumer(_)) && !session.is_closing()) {
+            let missing = |route: &Route| !route.known && (starting || route.hopeless().is_none());
             let missing: Vec<String> =
-                session.routes.iter().filter(|(_, route)| !route.known).map(|(topic, _)| topic.clone()).collect();
+                session.routes.iter().filter(|(_, route)| missing(route)).map(|(topic, _)| topic.clone()).collect();
             for topic in missing {
                 self.ask_route(now, id, &topic);
             }
+        }
+        if starting {
             return;
         }
+        let Some(session) = self.sessions.get_mut(&id) else { return };
         let ready: Vec<u64> = session.publisher.ready.iter().copied().collect();
         for place in ready {
             if !self.start_send(now, id, place) {
@@ -328,7 +190,9 @@ impl Engine {
                 return;
             }
             CallEnd::Cancelled => {
-                send.attempts = send.attempts.saturating_sub(1);
+                if !mutant!(CutOffSendsCount) {
+                    send.attempts = send.attempts.saturating_sub(1);
+                }
                 send.worst = Delivery::Unknown;
                 publisher.ready.insert(place);
                 return; // who cancelled it pumps
@@ -377,9 +241,19 @@ impl Engine {
                 self.stats.longest_overdue = self.stats.longest_overdue.max(overdue);
             }
         }
+        let stops = match (&settled.result, &settled.group) {
+            (Err(error), Some(group)) => session.publisher.stop(group, place, error),
+            _ => None,
+        };
         self.act(Action::Settle(settled));
         if let Some(call) = call {
             self.give_up(now, call);
+        }
+        let (line, error) = stops.unzip();
+        for place in line.into_iter().flatten() {
+            if let Some(error) = &error {
+                self.settle_send(now, id, place, Err(error.clone()));
+            }
         }
         self.check_closed(now, id);
     }
@@ -424,61 +298,6 @@ impl Engine {
                 self.settle_send(now, id, place, Err(error));
             }
         }
-    }
-}
-
-impl Publisher {
-    /// The endpoint for a send's next attempt: one that was not tried, is not isolated and has room, in turn. If all
-    /// were tried, or all are isolated, that no longer counts.
-    fn choose(
-        &self,
-        send: &Send,
-        route: &Route,
-        isolated: &BTreeSet<AddressId>,
-        settings: &super::settings::Settings,
-    ) -> Choice {
-        let message = &send.message;
-        if settings.validate_message_type {
-            let accepts = route.queues.first().map(|queue| queue.accepts.as_slice()).unwrap_or_default();
-            if !accepts.is_empty() && !accepts.contains(&message.kind) {
-                let text = format!(
-                    "send to {}: the topic takes {accepts:?}, the message is {:?}",
-                    message.topic, message.kind
-                );
-                return Choice::Refused(Error::new(ErrorKind::Misuse, text));
-            }
-        }
-        if message.body_size > settings.max_body_size {
-            let (size, most) = (message.body_size, settings.max_body_size);
-            let text = format!("body of {size} bytes to {}: the server takes {most} bytes", message.topic);
-            return Choice::Refused(Error::new(ErrorKind::TooLarge, text));
-        }
-        let queues: Vec<&Queue> = route.writable().collect();
-        if queues.is_empty() {
-            let text = format!("send to {}: no queue of the topic can be written", message.topic);
-            return Choice::Refused(Error::new(ErrorKind::Unavailable, text).with_recovery(Recovery::AfterRefresh));
-        }
-        if let Some(group) = &message.group {
-            // Always the same queue, so that order holds; also if its endpoint is out of favour.
-            let queue = fifo::of_group(group, queues.len()).and_then(|index| queues.get(index));
-            return queue.map_or(Choice::Full, |queue| Choice::To(queue.address));
-        }
-        let mut addresses: Vec<AddressId> = queues.iter().map(|queue| queue.address).collect();
-        let start = self.cursor % addresses.len().max(1);
-        addresses.rotate_left(start);
-        let distinct = addresses.iter().collect::<BTreeSet<_>>().len().max(1);
-        let share = self.in_flight.div_ceil(distinct).max(1);
-        let room = |address: &AddressId| self.load.get(address).copied().unwrap_or(0) < share;
-        let fresh = |address: &AddressId| !isolated.contains(address) && !send.tried.contains(address);
-        let well = |address: &AddressId| !isolated.contains(address);
-        let ranks: [&dyn Fn(&AddressId) -> bool; 3] = [&fresh, &well, &|_| true];
-        for rank in ranks {
-            if addresses.iter().any(rank) {
-                let found = addresses.iter().find(|address| rank(address) && room(address));
-                return found.map_or(Choice::Full, |address| Choice::To(*address));
-            }
-        }
-        Choice::Full
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 use protobuf::Message as _;
 
 use super::addresses::{AddressId, encode};
-use super::event::{CallEnd, SessionId};
+use super::event::{Action, CallEnd, SessionId};
 use super::{Engine, Purpose, Timer, malformed, response, with_hint};
 use crate::error::{Error, ErrorKind, Recovery};
+use crate::pending::Completion;
 use crate::rocketmq::message::resource;
+use crate::rocketmq::topic::TopicQueue;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::{code, pb};
 
@@ -88,10 +90,16 @@ impl Engine {
     }
 
     pub(super) fn route_answered(&mut self, now: Instant, id: SessionId, topic: &str, end: CallEnd) {
+        let cut_off = end == CallEnd::Cancelled;
         let answer = self.parse_route(topic, end).map_err(|error| self.explain(error, topic));
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let Some(route) = session.routes.get_mut(topic) else { return };
         route.asked = false;
+        if cut_off && !mutant!(CutOffRoutesCount) {
+            // By a replacement: nobody refused anything, and the new channel is there.
+            self.ask_route(now, id, topic);
+            return;
+        }
         match answer {
             Ok(queues) => {
                 route.failures = 0;
@@ -129,6 +137,23 @@ impl Engine {
         }
     }
 
+    pub(super) fn describe(&mut self, id: SessionId, topic: &str, reply: Completion<Vec<TopicQueue>>) {
+        let route = self.sessions.get(&id).and_then(|session| session.routes.get(topic));
+        let queue = |queue: &Queue| TopicQueue {
+            id: queue.id,
+            broker: queue.broker.clone(),
+            endpoints: self.addresses.endpoints(queue.address).map(ToString::to_string).unwrap_or_default(),
+            readable: queue.readable,
+            writable: queue.writable,
+            accepts: queue.accepts.iter().map(|kind| format!("{kind:?}")).collect(),
+        };
+        let result = match route.filter(|route| route.known) {
+            Some(route) => Ok(route.queues.iter().map(queue).collect()),
+            None => Err(Error::new(ErrorKind::NotFound, format!("topic {topic}: no route is known"))),
+        };
+        self.act(Action::Described(reply, result));
+    }
+
     /// No route was ever had: what is at the access point may be no proxy.
     fn addresses_unproved(&self) -> bool {
         !self.sessions.values().any(|session| session.routes.values().any(|route| route.known))
@@ -164,11 +189,12 @@ impl Engine {
         Ok(queues)
     }
 
-    /// Every 30 s: all routes again.
+    /// Every 30 s: all routes again. The servers are told the settings again too: one may have refused them.
     pub(super) fn refresh_routes(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let topics: Vec<String> = session.routes.keys().cloned().collect();
         self.timers.arm(Timer::Routes(id), now + ROUTE_PERIOD);
+        self.settings_changed(id);
         for topic in topics {
             self.ask_route(now, id, &topic);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::addresses::{AddressId, encode};
 use super::event::{Action, Opened, Role, SessionId, SessionSpec, StreamId};
-use super::publish::Publisher;
+use super::publisher::Publisher;
 use super::receive::Receiver;
 use super::route::{ROUTE_PERIOD, Route};
 use super::settings::Settings;
@@ -170,6 +170,7 @@ impl Engine {
         }
         self.end_session(id, error);
         self.retire_unused(now);
+        self.check_shutdown();
     }
 
     /// A route names other endpoints than before: streams to the new ones, farewell to those that left.
@@ -238,6 +239,7 @@ impl Engine {
             self.farewell(now, id);
             self.end_session(id, &closed("client"));
             self.retire_unused(now);
+            self.check_shutdown();
         }
     }
 
@@ -280,7 +282,8 @@ impl Engine {
         }
     }
 
-    /// Removes a session; what it owes is answered with `error`.
+    /// Removes a session; what it owes is answered with `error`. Its channels may go then, and with the last one the
+    /// client.
     pub(super) fn end_session(&mut self, id: SessionId, error: &Error) {
         self.fail_receives(id, error);
         self.fail_operations(id, error);
@@ -295,6 +298,9 @@ impl Engine {
             self.timers.cancel(Timer::Renew(id, address));
             if let Telemetry::Open { stream, .. } = link {
                 self.streams.remove(&stream);
+                if mutant!(ClosedKeepsItsStreams) {
+                    continue;
+                }
                 self.act(Action::CancelStream { stream });
             }
         }
@@ -313,11 +319,10 @@ impl Engine {
                 replies.into_iter().for_each(|reply| self.actions.push_back(Action::Done(reply, Ok(()))));
             }
         }
-        self.check_shutdown();
     }
 
     pub(super) fn shut_down(&mut self, now: Instant, flush_until: Instant, reply: Completion<()>) {
-        self.shutdown = Some(reply);
+        self.shutdown.get_or_insert_default().push(reply);
         for id in self.sessions.keys().copied().collect::<Vec<_>>() {
             self.close_session(now, id, flush_until, None);
         }
@@ -326,11 +331,14 @@ impl Engine {
 
     pub(super) fn check_shutdown(&mut self) {
         // Farewells are on their way for a short time.
-        if !self.sessions.is_empty() || self.calls.values().any(|call| call.purpose == Purpose::Farewell) {
+        if self.shutdown.is_none()
+            || !self.sessions.is_empty()
+            || self.calls.values().any(|call| call.purpose == Purpose::Farewell)
+        {
             return;
         }
-        if let Some(reply) = self.shutdown.take() {
-            self.act(Action::Done(reply, Ok(())));
+        if let Some(replies) = self.shutdown.take() {
+            replies.into_iter().for_each(|reply| self.act(Action::Done(reply, Ok(()))));
             self.act(Action::Finished);
         }
     }

@@ -38,7 +38,9 @@ impl Engine {
         let settings = encode(&settings::ours(&session.spec, &self.options));
         self.streams.insert(stream, (id, address));
         self.act(Action::OpenStream { stream, session: id, entry });
-        self.act(Action::WriteStream { stream, body: settings });
+        if !mutant!(SettingsAreNotFirst) {
+            self.act(Action::WriteStream { stream, body: settings });
+        }
     }
 
     /// The channel was replaced: the stream moves to the new one at once.
@@ -58,7 +60,9 @@ impl Engine {
         let Some(link) = self.sessions.get_mut(&id).and_then(|session| session.links.get_mut(&address)) else { return };
         log::debug!("telemetry ended and is opened again in {RENEW_PAUSE:?}: {reason}");
         *link = Telemetry::Resting;
-        self.timers.arm(Timer::Renew(id, address), now + RENEW_PAUSE);
+        if !mutant!(StreamsAreNotRenewed) {
+            self.timers.arm(Timer::Renew(id, address), now + RENEW_PAUSE);
+        }
     }
 
     fn write_settings(&mut self, id: SessionId, address: Option<AddressId>) {
@@ -101,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Subscriptions changed: the server is told at once.
+    /// Subscriptions changed, or it is time for it: the servers are told now.
     pub(super) fn settings_changed(&mut self, id: SessionId) {
         self.write_settings(id, None);
     }

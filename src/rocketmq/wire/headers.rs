@@ -34,6 +34,9 @@ impl Headers {
         Ok(Self { client_id, client_version, namespace })
     }
 
+    /// The most that a call has.
+    pub(crate) const MOST: usize = 9;
+
     /// Tells `add` each header of one call. `request_id` is new for each; `signature` is made for this second.
     pub(crate) fn each(
         &self,

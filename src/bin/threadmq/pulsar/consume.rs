@@ -1,18 +1,15 @@
 //! `threadmq pulsar consume`.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::ValueEnum;
-use threadmq::pulsar::{InitialPosition, Message, SubscriptionType};
+use threadmq::Error;
+use threadmq::pulsar::{Consumer, InitialPosition, Message, SubscriptionType};
 
 use super::{connect, subscribe};
-use crate::args::{ServerArgs, duration, fresh, positive, seconds};
-use crate::interrupt;
+use crate::args::{ServerArgs, fresh};
+use crate::consume::{self, Limits, Output};
 use crate::outcome::{Failure, Outcome};
-use crate::progress::{Elsewhere, Progress};
-use crate::report::{Object, grouped, print, print_result, rounded, table};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -30,27 +27,16 @@ pub struct Args {
     /// Where a new subscription starts
     #[arg(long, default_value = "latest")]
     from: Start,
-    /// Stop after so many messages [default: without limit]
-    #[arg(long, value_name = "MESSAGES", value_parser = positive)]
-    count: Option<u64>,
-    /// Stop after so many seconds [default: without limit]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<Duration>,
-    /// Stop when nothing has come for so long, such as 5s [default: wait]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    idle: Option<Duration>,
+    #[command(flatten)]
+    limits: Limits,
     /// Messages that the broker may send ahead, 1 to 100000
     #[arg(long, value_name = "MESSAGES", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     receiver_queue: u32,
     /// Do not acknowledge: the messages stay in the subscription
     #[arg(long)]
     no_ack: bool,
-    /// Count the messages, and do not print them
-    #[arg(short, long)]
-    quiet: bool,
-    /// Print one JSON object on standard output at the end, and nothing else there
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -79,82 +65,39 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
             Start::Earliest => InitialPosition::Earliest,
             Start::Latest => InitialPosition::Latest,
         });
-    let consumer = subscribe(builder, &args.topic, &args.server.url)?;
-    let received = Arc::new(AtomicU64::new(0));
-    let shows = !args.quiet && !args.json;
-    // A bar between printed messages would be no help.
-    let progress = (!shows).then(|| {
-        let received = Arc::clone(&received);
-        Progress::start(args.count, Elsewhere::Silent, move || {
-            let count = received.load(Ordering::Relaxed);
-            (count, format!("{count} messages"))
-        })
-    });
-    let started = Instant::now();
-    let until = args.seconds.and_then(|span| started.checked_add(span));
-    let (mut count, mut bytes, mut last) = (0u64, 0u64, started);
-    while args.count.is_none_or(|limit| count < limit) && !interrupt::stopped() {
-        let now = Instant::now();
-        let idle = args.idle.and_then(|idle| last.checked_add(idle));
-        let end = until.into_iter().chain(idle).min();
-        if end.is_some_and(|end| now >= end) {
-            break;
-        }
-        // Short waits, so that Ctrl-C is heard.
-        let wait = Duration::from_millis(200);
-        let wait = end.map_or(wait, |end| wait.min(end.saturating_duration_since(now)));
-        let message = consumer.receive_timeout(wait).map_err(|error| Failure::of("receive", &error))?;
-        let Some(message) = message else { continue };
-        last = Instant::now();
-        count += 1;
-        bytes += message.payload().len() as u64;
-        received.store(count, Ordering::Relaxed);
-        if shows {
-            print(line(&message));
-        }
-        if !args.no_ack {
-            consumer.ack(&message).map_err(|error| Failure::of("acknowledge", &error))?;
-        }
-    }
-    let elapsed = last.duration_since(started).as_secs_f64();
-    drop(progress);
+    let mut reader = Reader(subscribe(builder, &args.topic, &args.server.url)?);
+    let received = args.limits.receive_all(&mut reader, !args.no_ack, &args.output)?;
     if args.subscription.is_none() {
         // Ours alone; a broker that is away keeps it.
-        let _ = consumer.unsubscribe();
+        let _ = reader.0.unsubscribe();
     }
-    let _ = consumer.close();
+    let _ = reader.0.close();
     let _ = client.close();
-    let per_second = |amount: f64| if elapsed > 0.0 { amount / elapsed } else { 0.0 };
-    let object = Object::new()
-        .with("messages", count)
-        .with("bytes", bytes)
-        .with("seconds", rounded(elapsed, 3))
-        .with("msgs_per_s", rounded(per_second(count as f64), 1))
-        .with("mb_per_s", rounded(per_second(bytes as f64 / 1e6), 3));
-    let text = table(&[
-        ("topic", args.topic.clone()),
-        ("received", format!("{} messages, {} bytes", grouped(count), grouped(bytes))),
-        ("time", format!("{elapsed:.3} s, {:.0} messages/s", per_second(count as f64))),
-    ]);
-    if args.json {
-        print_result(true, &object, "");
-    } else if shows {
-        // Standard output holds messages alone.
-        eprint!("{text}");
-    } else {
-        print(text);
-    }
-    Ok(Outcome::good_if(args.count.is_none_or(|limit| count == limit) || interrupt::stopped()))
+    args.output.tell(&args.topic, &received);
+    Ok(args.limits.outcome(&received))
 }
 
-/// Key, if there is one, and body; what is not text is shown with its bytes escaped.
-fn line(message: &Message) -> String {
-    let body = match std::str::from_utf8(message.payload()) {
-        Ok(text) => text.to_owned(),
-        Err(_) => message.payload().escape_ascii().to_string(),
-    };
-    match message.key() {
-        Some(key) => format!("{key}\t{body}\n"),
-        None => format!("{body}\n"),
+struct Reader(Consumer);
+
+impl consume::Consumer for Reader {
+    type Message = Message;
+    type Batch = [Message; 1];
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<[Message; 1]>, Error> {
+        Ok(self.0.receive_timeout(wait)?.map(|message| [message]))
+    }
+
+    fn ack(&self, [message]: &[Message; 1]) -> Result<(), Error> {
+        self.0.ack(message)
+    }
+}
+
+impl consume::Message for Message {
+    fn body(&self) -> &[u8] {
+        self.payload()
+    }
+
+    fn key(&self) -> Option<String> {
+        Message::key(self).map(str::to_owned)
     }
 }

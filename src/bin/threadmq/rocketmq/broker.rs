@@ -5,9 +5,10 @@ use threadmq::testkit::Network;
 use threadmq::testkit::rocketmq::{Proxy, Rpc};
 
 use super::args::Kind;
+use crate::broker::Served;
 use crate::interrupt;
 use crate::outcome::{Failure, Outcome};
-use crate::report::{Object, grouped, print, print_result, table};
+use crate::report::print;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -53,15 +54,6 @@ pub fn run(args: &Args) -> Result<Outcome, Failure> {
     let sends = proxy.calls(0, Rpc::SendMessage);
     let messages: u64 = args.topics.iter().map(|(topic, _)| proxy.stored(topic).len() as u64).sum();
     let connections = network.accepted();
-    let object = Object::new()
-        .with("endpoint", endpoint)
-        .with("connections", connections)
-        .with("sends", sends)
-        .with("messages", messages);
-    let text = table(&[
-        ("connections", grouped(connections)),
-        ("received", format!("{} messages in {} sends", grouped(messages), grouped(sends))),
-    ]);
-    print_result(args.json, &object, &text);
+    Served { connections, sends, messages }.tell("endpoint", endpoint, args.json);
     Ok(Outcome::Good)
 }

@@ -6,15 +6,17 @@ mod consume;
 pub mod embedded;
 mod perf;
 mod produce;
+mod topics;
 pub mod verify;
 
 use std::time::Duration;
 
 use clap::Subcommand;
-use threadmq::rocketmq::{Client, FilterExpression, Producer, ProducerBuilder, SimpleConsumer};
+use threadmq::rocketmq::{Client, FilterExpression, Message, Producer, SendReceipt, SimpleConsumer};
 use threadmq::{Error, ErrorKind};
 
 use crate::outcome::{EXIT_CODES, Failure, Outcome};
+use crate::system;
 use args::{SendArgs, ServerArgs};
 
 #[derive(Debug, Subcommand)]
@@ -35,6 +37,9 @@ pub enum Command {
     /// for --type fifo has to be an orderly one there.
     #[command(after_help = EXIT_CODES)]
     Verify(verify::Args),
+    /// Shows the queues of topics: brokers, endpoints, permissions, types of messages
+    #[command(after_help = EXIT_CODES)]
+    Topics(topics::Args),
 }
 
 pub fn run(command: Command) -> Result<Outcome, Failure> {
@@ -43,6 +48,7 @@ pub fn run(command: Command) -> Result<Outcome, Failure> {
         Command::Consume(args) => consume::run(&args),
         Command::Perf(args) => perf::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Topics(args) => topics::run(&args),
     }
 }
 
@@ -54,17 +60,83 @@ pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
     builder.build().map_err(|error| Failure::of(&format!("--endpoint {}", server.endpoint), &error))
 }
 
-/// Options of a producer as the command line states them.
-pub fn producer(client: &Client, topic: &str, args: &SendArgs) -> ProducerBuilder {
+/// A producer with the options that the command line states.
+pub fn start(client: &Client, topic: &str, args: &SendArgs, endpoint: &str) -> Result<Sender, Failure> {
     let builder = client.producer().topic(topic).send_timeout(args.send_timeout);
-    match args.inflight {
+    let builder = match args.inflight {
         Some(messages) => builder.max_in_flight(usize::try_from(messages).unwrap_or(usize::MAX)),
         None => builder,
+    };
+    match builder.start() {
+        Ok(producer) => Ok(Sender { producer, topic: topic.to_owned(), send: args.clone(), key: None, tag: None }),
+        Err(error) => Err(unreachable_at(&format!("no producer on {topic} at {endpoint}"), endpoint, &error)),
     }
 }
 
-pub fn start(producer: ProducerBuilder, topic: &str, endpoint: &str) -> Result<Producer, Failure> {
-    producer.start().map_err(|error| unreachable_at(&format!("no producer on {topic} at {endpoint}"), endpoint, &error))
+/// A producer, and what its messages are to be and to have.
+pub struct Sender {
+    producer: Producer,
+    topic: String,
+    send: SendArgs,
+    key: Option<String>,
+    tag: Option<String>,
+}
+
+impl Sender {
+    fn message(&self, number: u64, body: Vec<u8>) -> Message {
+        let mut message = self.send.message(&self.topic, number, body);
+        if let Some(key) = &self.key {
+            message = message.key(key);
+        }
+        if let Some(tag) = &self.tag {
+            message = message.tag(tag);
+        }
+        message
+    }
+}
+
+impl system::Producer for Sender {
+    type Receipt = SendReceipt;
+    const SAMPLE: u64 = 1;
+
+    fn send(&self, number: u64, body: Vec<u8>) -> Result<(), Error> {
+        self.producer.send(self.message(number, body)).map(drop).map_err(Error::from)
+    }
+
+    fn send_with(
+        &self,
+        number: u64,
+        body: Vec<u8>,
+        callback: impl FnOnce(Result<SendReceipt, Error>) + Send + 'static,
+    ) -> Result<(), Error> {
+        self.producer.send_with(self.message(number, body), callback).map_err(Error::from)
+    }
+
+    fn send_timeout(&self) -> Option<Duration> {
+        Some(self.send.send_timeout)
+    }
+
+    fn pending(&self) -> usize {
+        self.producer.pending()
+    }
+
+    fn flush_within(&self, limit: Duration) -> Result<(), Error> {
+        self.producer.flush_within(limit)
+    }
+
+    fn close(&self) -> Result<(), Error> {
+        self.producer.close()
+    }
+}
+
+impl system::Receipt for SendReceipt {
+    fn id(&self) -> String {
+        self.message_id().to_owned()
+    }
+
+    fn attempts(&self) -> u32 {
+        SendReceipt::attempts(self)
+    }
 }
 
 /// A consumer of all messages of a topic, whose polls are as short as the server allows.
@@ -75,14 +147,6 @@ pub fn subscribe(client: &Client, group: &str, topic: &str, endpoint: &str) -> R
         .await_duration(args::AWAIT)
         .start()
         .map_err(|error| unreachable_at(&format!("no consumer of {topic} at {endpoint}"), endpoint, &error))
-}
-
-/// Waits until everything is answered: the send timeout sees to that.
-pub fn drain(producer: &Producer) {
-    while producer.pending() > 0 {
-        // Failures are the callbacks' to tell.
-        let _ = producer.flush_within(Duration::from_millis(500));
-    }
 }
 
 fn unreachable_at(what: &str, endpoint: &str, error: &Error) -> Failure {

@@ -19,6 +19,12 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Those that the command line asks for.
+    pub fn list(half_open: Option<u16>, freeze: Option<Duration>, restart: Option<Duration>) -> Vec<Self> {
+        let half_open = std::iter::repeat_n(Self::HalfOpen, half_open.unwrap_or(0).into());
+        half_open.chain(freeze.map(Self::Freeze)).chain(restart.map(Self::Restart)).collect()
+    }
+
     fn length(self) -> Duration {
         match self {
             Self::HalfOpen => Duration::ZERO,

@@ -109,6 +109,7 @@ impl History {
             1 => DIALLING,
             2 => LATE_DIALLING,
             3 => BROKEN,
+            4 => Abandoned,
             _ => LATE,
         };
         if matches!(outcome, DeadlineExceeded { .. }) {

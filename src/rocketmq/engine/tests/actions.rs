@@ -4,12 +4,18 @@ use protobuf::Message as _;
 
 use super::app::Endless;
 use super::network::{CallState, Link, StreamState, Wire};
+use super::plan::Trigger;
 use super::schedule::{Micros, SEC};
-use super::world::{Event, Stage, TICK, World};
+use super::world::{Owner, TICK, World};
+use crate::error::{ErrorKind, Recovery};
+use crate::pending::Reply;
 use crate::rocketmq::engine::event::{Action, CallEnd, EntryId, RpcEvent, SessionId, Settled};
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
+
+/// How long after its deadline the engine ends a call itself.
+const GRACE: Micros = SEC;
 
 impl World {
     pub(super) fn carry_out(&mut self) {
@@ -30,12 +36,26 @@ impl World {
                     let op = if method == Method::SendMessage { self.hand_over(&body, session) } else { None };
                     self.note("call", call.0, method as u64);
                     let generation = self.links[&entry].generation;
-                    let started = self.now;
+                    let timeout = timeout.as_micros() as Micros;
+                    let (started, deadline, posted) = (self.now, self.now + timeout, 0);
                     let (stuck, over, told) = (false, false, false);
-                    let state = CallState { entry, session, method, body, op, started, generation, stuck, over, told };
+                    let state = CallState {
+                        entry,
+                        session,
+                        method,
+                        body,
+                        op,
+                        started,
+                        deadline,
+                        posted,
+                        generation,
+                        stuck,
+                        over,
+                        told,
+                    };
                     self.calls.insert(call, state);
                     self.live.insert(call);
-                    self.set_out(call, timeout.as_micros() as Micros);
+                    self.set_out(call, timeout);
                 }
                 Action::CancelCall { call } => {
                     let Some(state) = self.calls.get_mut(&call) else {
@@ -45,14 +65,34 @@ impl World {
                         self.fail("cancels a call that ended");
                     }
                     self.live.remove(&call);
+                    let (entry, deadline) = (self.calls[&call].entry, self.calls[&call].deadline);
+                    let past = CallEnd::Failed { code: 4, message: "past its deadline".into() };
+                    if deadline + GRACE <= self.now {
+                        // The engine ends it as one that was not answered by its deadline.
+                        self.call_told(call, true, &past);
+                        if let Some(op) = self.calls[&call].op {
+                            self.ops[op].late += 1;
+                        }
+                    } else if self.calls[&call].method == Method::Heartbeat {
+                        self.heartbeat_given_up(call);
+                    } else if deadline <= self.now {
+                        self.links.get_mut(&entry).unwrap().suspect = true;
+                    }
+                    let steps = self.steps;
+                    if let Some(op) = self.calls[&call].op {
+                        self.ops[op].cancelled_in = steps;
+                    }
+                    if self.calls[&call].method == Method::QueryRoute {
+                        self.happened("a route query is cut off");
+                    }
                     // Its end comes all the same, as what it was on the way to be or as cancelled.
                     self.end_call(call, CallEnd::Cancelled);
                 }
                 Action::OpenStream { stream, session, entry } => {
                     self.check_use(session, entry);
                     self.note("stream", stream.0, session.0);
-                    let (writes, unsent, over, told) = (0, Vec::new(), false, false);
-                    self.streams.insert(stream, StreamState { entry, session, writes, unsent, over, told });
+                    let (writes, arrives, unsent, over, told) = (0, 0, Vec::new(), false, false);
+                    self.streams.insert(stream, StreamState { entry, session, writes, arrives, unsent, over, told });
                     if matches!(self.links[&entry].wire, Wire::Refused | Wire::Lying) {
                         self.streams.get_mut(&stream).unwrap().over = true;
                         self.post(RpcEvent::StreamEnded { stream, reason: "refused".into() });
@@ -68,7 +108,7 @@ impl World {
                         state.unsent.push(body.clone());
                     } else {
                         let way = self.plan.latency;
-                        self.after(way, Event::ToStream(stream, body.clone()));
+                        self.send_to_stream(stream, way, body.clone());
                     }
                     let command = pb::TelemetryCommand::parse_from_bytes(&body).unwrap().command;
                     if first && !matches!(command, Some(pb::telemetry_command::Command::Settings(_))) {
@@ -97,7 +137,11 @@ impl World {
                     self.session_closed(session);
                 }
                 Action::Finished => self.finished = true,
-                Action::Received { .. } | Action::Acked(..) | Action::Changed(..) => self.fail("there is no consumer"),
+                Action::Received { reply: Reply::Completion(reply), result } => reply.settle(result),
+                Action::Received { .. } => self.fail("a receive goes to nobody"),
+                Action::Acked(reply, result) => reply.settle(result),
+                Action::Described(reply, result) => reply.settle(result),
+                Action::Changed(reply, result) => reply.settle(result),
                 Action::BodyLimit { .. } | Action::Recovered => {}
             }
         }
@@ -140,11 +184,20 @@ impl World {
         if let Some(old) = old {
             self.replacements += 1;
             let link = &self.links[&old];
-            let (asked, evidence) = (link.asked, link.unavailable || link.late.len() >= 2);
+            let (asked, unavailable) = (link.asked, link.unavailable);
+            let evidence = unavailable || link.late.len() >= 2;
+            self.happened(match (asked, unavailable) {
+                (true, _) => "a channel is replaced: the server asks",
+                (_, true) => "a channel is replaced: unavailable",
+                _ => "a channel is replaced: deadlines",
+            });
             if !asked && !evidence {
                 self.fail("a channel is replaced whose heartbeats were well");
             }
             let last = self.recovered.insert(endpoint, self.now);
+            if !asked && last.is_some_and(|last| (30 * SEC..30 * SEC + SEC / 10).contains(&(self.now - last))) {
+                self.happened("evidence waits for the end of a cooldown");
+            }
             if !asked && last.is_some_and(|last| self.now < last + 30 * SEC) {
                 self.fail("two replacements within 30 s");
             }
@@ -157,7 +210,13 @@ impl World {
             asked: false,
             late: Default::default(),
             unavailable: false,
+            dead_since: None,
+            suspect: false,
+            given_up: 0,
         };
+        if self.retired.get(&endpoint).is_some_and(|at| self.now < at + 30 * SEC) {
+            self.happened("an endpoint comes back within 30 s");
+        }
         self.links.insert(entry, link);
         self.dial(entry, 0);
         old
@@ -170,6 +229,7 @@ impl World {
         self.note("close channel", endpoint as u64, 0);
         if self.current.get(&endpoint) == Some(&entry) {
             self.current.remove(&endpoint);
+            self.retired.insert(endpoint, self.now);
         }
         if self.live.iter().map(|id| &self.calls[id]).any(|call| call.entry == entry && !call.told) {
             self.fail("a channel is closed under a call");
@@ -183,10 +243,7 @@ impl World {
     fn hand_over(&mut self, body: &[u8], session: SessionId) -> Option<usize> {
         let request = pb::SendMessageRequest::parse_from_bytes(body).unwrap();
         let uid: usize = request.messages[0].system_properties.message_id.parse().unwrap();
-        while let Some(fault) = self.lurking.pop() {
-            let delay = self.rng.below(3 * self.plan.latency);
-            self.after(delay, Event::Strike(fault));
-        }
+        self.trigger(Trigger::Send);
         let op = &mut self.ops[uid];
         op.handed += 1;
         let (settled, group) = (op.settled.is_some(), op.group.clone());
@@ -205,7 +262,7 @@ impl World {
     fn settle(&mut self, settled: Settled) {
         let Settled { session, place, charge, group, result, .. } = settled;
         let Some(uid) = self.by_place.get(&(session, place)).copied() else { return self.fail("settles no send") };
-        let (index, _) = self.sessions[&session];
+        let Owner::Producer(index) = self.owner_of(session) else { return self.fail("a send of a consumer") };
         let fate = result.as_ref().err().map(|error| error.delivery());
         self.note("settled", uid as u64, fate.map_or(9, |fate| fate as u64));
         let (now, op) = (self.now, &mut self.ops[uid]);
@@ -213,8 +270,32 @@ impl World {
             self.fail("a send is answered twice");
         }
         let op = &self.ops[uid];
-        if now > op.due + TICK {
+        if now > op.due + TICK && now > self.allowed(op.due) + TICK {
             self.fail(format!("a send is answered {} us late", now - op.due));
+        }
+        let op = &self.ops[uid];
+        let attempts = match &result {
+            Ok(receipt) => receipt.attempts,
+            Err(error) => error.attempts(),
+        };
+        // The last one may still be under way: it is cancelled next.
+        let under_way = self.live.iter().any(|call| self.calls[call].op == Some(uid));
+        let in_flight = u32::from(op.cancelled_in == self.steps || under_way);
+        if !(op.counted - op.late..=op.counted + in_flight).contains(&attempts) {
+            let text = format!("{attempts} attempts are told, {} were made", op.counted);
+            self.fail(text);
+        }
+        let op = &self.ops[uid];
+        if let Err(error) = &result {
+            let final_error = error.kind() == ErrorKind::Closed || error.recovery() == Recovery::Never;
+            if now < op.due && !final_error && attempts < self.plan.producers[index].max_attempts {
+                self.fail(format!("a send gives up too early: {error}"));
+            }
+            if error.kind() == ErrorKind::Throttled {
+                self.happened("a send is throttled to its end");
+            }
+        } else if op.handed > op.counted {
+            self.happened("a send that was cut off is stored");
         }
         let op = &self.ops[uid];
         if let Ok(receipt) = &result {
@@ -240,11 +321,18 @@ impl World {
     }
 
     fn session_closed(&mut self, session: SessionId) {
-        let (index, over) = self.sessions[&session];
+        let (owner, over) = self.sessions[&session];
         if over {
             return self.fail("a session is closed twice");
         }
-        self.sessions.insert(session, (index, true));
+        self.sessions.insert(session, (owner, true));
+        let index = match owner {
+            Owner::Producer(index) => index,
+            Owner::Consumer(index) => {
+                self.consumers[index].open = false;
+                return;
+            }
+        };
         self.shells[index].open = false;
         self.shells[index].opening = None;
         let served = self.shells[index].admission.close();
@@ -265,96 +353,31 @@ impl World {
             RpcEvent::Ended { call, ready, end } => {
                 self.live.remove(call);
                 let state = self.calls.get_mut(call).unwrap();
-                if !std::mem::replace(&mut state.told, true) && state.method == Method::Heartbeat {
-                    let started = state.started;
-                    let link = self.links.get_mut(&state.entry).unwrap();
-                    match end {
-                        CallEnd::Failed { code: 4, .. } if *ready => drop(link.late.insert(started)),
-                        CallEnd::Failed { code: 14, .. } if *ready => link.unavailable = true,
-                        _ => {}
-                    }
+                if std::mem::replace(&mut state.told, true) {
+                    self.happened("a call ends that was given up");
+                } else {
+                    self.call_told(*call, *ready, end);
                 }
                 let (call, code) = (call.0, matches!(end, CallEnd::Response(_)));
                 self.note("ended", call, u64::from(code));
             }
             RpcEvent::StreamFrame { stream, body } => {
                 let state = &self.streams[stream];
-                let command = pb::TelemetryCommand::parse_from_bytes(body).unwrap().command;
+                let command = pb::TelemetryCommand::parse_from_bytes(body).ok().and_then(|command| command.command);
                 let reconnect = pb::telemetry_command::Command::ReconnectEndpointsCommand(Default::default());
                 if !state.told && command == Some(reconnect) {
                     self.links.get_mut(&state.entry).unwrap().asked = true;
+                    self.asked_now = Some(state.entry);
                 }
             }
             RpcEvent::StreamEnded { stream, .. } => self.streams.get_mut(stream).unwrap().told = true,
+            RpcEvent::Frame { call, .. } if self.calls[call].told => self.happened("a frame comes after its call"),
             RpcEvent::Frame { .. } => {}
         }
         self.engine(|engine, now| engine.handle_rpc(now, event));
-    }
-
-    /// What users see after each step.
-    pub(super) fn look_after(&mut self) {
-        let mut late = false;
-        for shell in &mut self.shells {
-            if let Some(result) = shell.opening.as_mut().and_then(|pending| pending.try_wait()) {
-                shell.opening = None;
-                shell.open = result.is_ok();
-            }
-            if let Some((pending, until)) = &mut shell.closing {
-                match pending.try_wait() {
-                    Some(_) => shell.closing = None,
-                    None => late |= self.now > *until + TICK,
-                }
-            }
-        }
-        if let Some((pending, until)) = &mut self.shutdown {
-            // Farewells take half a second at most.
-            match pending.try_wait() {
-                Some(_) => self.shutdown = None,
-                None => late |= self.now > *until + TICK + SEC / 2 + TICK,
-            }
-        }
-        if late {
-            self.fail("a close takes too long");
-        }
-    }
-
-    /// Everything has come to its end.
-    pub(super) fn verdict(&mut self) {
-        assert_eq!(self.stage, Stage::Over);
-        if !self.finished {
-            return self.fail("the engine does not end");
-        }
-        let engine = &self.engine;
-        if !(engine.calls.is_empty() && engine.streams.is_empty() && engine.sessions.is_empty()) {
-            return self.fail("the engine keeps calls, streams or sessions");
-        }
-        if !engine.operations.is_empty() {
-            return self.fail("the engine keeps operations");
-        }
-        if let Some(uid) = self.ops.iter().position(|op| op.settled.is_some() == op.withdrawn) {
-            return self.fail(format!("send {uid} was not answered, or though it was not accepted"));
-        }
-        if self.shells.iter().any(|shell| shell.admission.pending() + shell.admission.charge() > 0) {
-            return self.fail("permits are missing");
-        }
-        for uid in 0..self.ops.len() {
-            use crate::error::Delivery::{NotSent, Refused};
-            let op = &self.ops[uid];
-            match op.settled {
-                Some(Some(NotSent | Refused)) if !op.stored.is_empty() => {
-                    return self.fail(format!("send {uid} was denied and is stored"));
-                }
-                _ => {}
-            }
-        }
-        let mut last = std::collections::BTreeMap::new();
-        for ((session, place), uid) in &self.by_place {
-            let op = &self.ops[*uid];
-            let (Some(None), Some(group)) = (op.settled, &op.group) else { continue };
-            let first = op.stored.first().copied();
-            if last.insert((*session, group.clone()), first).is_some_and(|before| before >= first) {
-                let text = format!("place {place} of {group} was stored out of order");
-                return self.fail(text);
+        if let Some(entry) = self.asked_now.take() {
+            if self.current.values().any(|current| *current == entry) {
+                self.fail("the server asks for a new connection and there is none");
             }
         }
     }

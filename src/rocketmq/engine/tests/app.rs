@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protobuf::Message as _;
 
-use super::plan::BUSY;
+use super::plan::{BUSY, Trigger};
 use super::schedule::{MS, SEC};
-use super::world::{Event, Op, Shell, Stage, World};
+use super::world::{Event, Op, Owner, Shell, Stage, World};
 use crate::pending::{Reply, completion};
 use crate::policy::admission::{Admission, Call, Decision, Limits, Offer, Served};
 use crate::policy::budget::{Allowance, Claim, Memory};
@@ -51,7 +51,8 @@ impl World {
 
     pub(super) fn open(&mut self, index: usize) {
         let session = SessionId(self.sessions.len() as u64 + 1);
-        self.sessions.insert(session, (index, false));
+        self.sessions.insert(session, (Owner::Producer(index), false));
+        self.start_due.insert(session, self.now + 30 * SEC);
         let left = self.shells[index].left;
         let (reply, pending) = completion();
         self.shells[index] = Shell { session, opening: Some(pending), left, ..self.shell(index) };
@@ -60,6 +61,7 @@ impl World {
             topics: vec!["normal".into(), "fifo".into()],
             max_attempts: plan.max_attempts,
             in_flight: plan.in_flight,
+            stop_failed_groups: false,
         });
         let spec = SessionSpec { namespace: String::new(), request_timeout: plan.request_timeout, role };
         let due = self.instant(self.now + 30 * SEC);
@@ -67,6 +69,18 @@ impl World {
         self.engine(|engine, now| {
             engine.handle_command(now, Command::Open { session, spec: Box::new(spec), due, reply });
         });
+        self.trigger(Trigger::Open);
+    }
+
+    /// Faults that lurk for this strike soon.
+    pub(super) fn trigger(&mut self, trigger: Trigger) {
+        let (strike, lurk): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.lurking).into_iter().partition(|(waits_for, _)| *waits_for == trigger);
+        self.lurking = lurk;
+        for (_, fault) in strike {
+            let delay = self.rng.below(3 * self.plan.latency);
+            self.after(delay, Event::Strike(fault));
+        }
     }
 
     pub(super) fn caller(&mut self, index: usize) {
@@ -128,6 +142,9 @@ impl World {
             withdrawn: false,
             settled: None,
             handed: 0,
+            counted: 0,
+            late: 0,
+            cancelled_in: u64::MAX,
             stored: Vec::new(),
             probe,
         };
@@ -151,7 +168,7 @@ impl World {
     }
 
     pub(super) fn withdraw(&mut self, uid: usize) {
-        let (index, _) = self.sessions[&self.ops[uid].session];
+        let Owner::Producer(index) = self.owner_of(self.ops[uid].session) else { return };
         let shell = &mut self.shells[index];
         let Some(id) = shell.waiters.iter().find(|(_, op)| **op == uid).map(|(id, _)| *id) else { return };
         let Some((_, served)) = shell.admission.withdraw(id, &Endless) else { return };
@@ -200,5 +217,6 @@ impl World {
         self.engine(|engine, now| {
             engine.handle_command(now, Command::Close { session, flush_until, reply: Some(reply) });
         });
+        self.trigger(Trigger::Close);
     }
 }

@@ -25,6 +25,7 @@ fn quiet(faults: Vec<(Micros, Fault)>) -> World {
         endpoints: 2,
         latency: MS,
         producers: vec![producer],
+        consumers: Vec::new(),
         faults: Vec::new(),
         ends_in_trouble: false,
     };

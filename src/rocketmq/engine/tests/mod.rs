@@ -1,10 +1,20 @@
 //! The engine in a world of its own: see [`world`]. A seed gives the same run every time.
 
 mod actions;
+mod answers;
 mod app;
 mod by_hand;
+mod by_hands;
+mod check;
+mod consumers;
+mod coverage;
+mod depot;
+mod faults;
+mod hands;
+mod mutants;
 mod network;
 mod plan;
 mod schedule;
 mod simulation;
+mod stages;
 mod world;

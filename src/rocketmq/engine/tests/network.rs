@@ -1,11 +1,10 @@
 //! The model of channels and proxies.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use protobuf::{EnumOrUnknown, Message as _, MessageField};
 
-use super::plan::Fault;
 use super::schedule::{MS, Micros, SEC};
 use super::world::{Event, World};
 use crate::rocketmq::engine::event::{self, CallEnd, CallId, EntryId, RpcEvent, SessionId, StreamId};
@@ -22,8 +21,10 @@ pub(super) struct Endpoint {
     pub code: Option<i32>,
     /// Routes do not name it.
     pub left: bool,
-    /// Sessions whose settings it has.
-    pub known: BTreeSet<SessionId>,
+    /// Sessions whose settings it has, and the topics that they are subscribed to.
+    pub known: BTreeMap<SessionId, BTreeSet<String>>,
+    pub refuses_settings: Option<i32>,
+    pub settings_late: Micros,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,12 @@ pub(super) struct Link {
     /// Starts of heartbeats that ended past their deadline, and whether one was told UNAVAILABLE while READY.
     pub late: BTreeSet<Micros>,
     pub unavailable: bool,
+    /// Since when it has been dead without knowing it.
+    pub dead_since: Option<Micros>,
+    /// A call on it failed for want of a connection, and no heartbeat was well since.
+    pub suspect: bool,
+    /// When the last heartbeat began that was given up.
+    pub given_up: Micros,
 }
 
 impl Link {
@@ -67,6 +74,9 @@ pub(super) struct CallState {
     pub body: Bytes,
     pub op: Option<usize>,
     pub started: Micros,
+    pub deadline: Micros,
+    /// When the last of its events reaches the engine.
+    pub posted: Micros,
     pub generation: u32,
     /// It waits for a connection, or for a thaw.
     pub stuck: bool,
@@ -80,6 +90,8 @@ pub(super) struct StreamState {
     pub entry: EntryId,
     pub session: SessionId,
     pub writes: u32,
+    /// When the last of them arrives.
+    pub arrives: Micros,
     pub unsent: Vec<Bytes>,
     pub over: bool,
     pub told: bool,
@@ -88,7 +100,17 @@ pub(super) struct StreamState {
 impl Endpoint {
     pub(super) fn new(index: usize) -> Self {
         let address = AccessPoint::parse(&format!("10.0.0.{}:8081", index + 1)).unwrap().endpoints;
-        Self { address, up: true, slow: 0, mute: false, code: None, left: false, known: BTreeSet::new() }
+        Self {
+            address,
+            up: true,
+            slow: 0,
+            mute: false,
+            code: None,
+            left: false,
+            known: BTreeMap::new(),
+            refuses_settings: None,
+            settings_late: 0,
+        }
     }
 }
 
@@ -96,7 +118,7 @@ pub(super) fn status(code: i32) -> MessageField<pb::Status> {
     MessageField::some(pb::Status { code: EnumOrUnknown::from_i32(code), ..Default::default() })
 }
 
-fn bytes(message: &impl protobuf::Message) -> Bytes {
+pub(super) fn bytes(message: &impl protobuf::Message) -> Bytes {
     Bytes::from(message.write_to_bytes().unwrap())
 }
 
@@ -107,6 +129,18 @@ impl World {
             self.after(pause + 5, Event::Rpc(event.clone()));
         }
         self.after(pause, Event::Rpc(event));
+    }
+
+    /// Frames of a call and its end keep their order.
+    pub(super) fn post_of_call(&mut self, call: CallId, event: RpcEvent) {
+        let pause = self.pause();
+        let state = self.calls.get_mut(&call).unwrap();
+        let at = (self.now + pause).max(state.posted + 1);
+        state.posted = at;
+        if matches!(event, RpcEvent::Ended { .. }) && self.rng.chance(1, 30) {
+            self.at(at + 5, Event::Rpc(event.clone()));
+        }
+        self.at(at, Event::Rpc(event));
     }
 
     /// A channel dials.
@@ -137,7 +171,7 @@ impl World {
     }
 
     /// What waited for the connection goes.
-    fn release(&mut self, entry: EntryId) {
+    pub(super) fn release(&mut self, entry: EntryId) {
         let way = self.plan.latency;
         let generation = self.links[&entry].generation;
         let stuck: Vec<CallId> =
@@ -152,18 +186,29 @@ impl World {
         let streams: Vec<StreamId> = self.streams.iter().filter(|(_, s)| s.entry == entry).map(|(id, _)| *id).collect();
         for stream in streams {
             for body in std::mem::take(&mut self.streams.get_mut(&stream).unwrap().unsent) {
-                self.after(way, Event::ToStream(stream, body));
+                self.send_to_stream(stream, way, body);
             }
         }
     }
 
-    fn set(&mut self, entry: EntryId, wire: Wire) {
+    /// Writes on a stream keep their order.
+    pub(super) fn send_to_stream(&mut self, stream: StreamId, way: Micros, body: Bytes) {
+        let state = self.streams.get_mut(&stream).unwrap();
+        let at = (self.now + way).max(state.arrives + 1);
+        state.arrives = at;
+        self.at(at, Event::ToStream(stream, body));
+    }
+
+    pub(super) fn set(&mut self, entry: EntryId, wire: Wire) {
         self.note("wire", wire as u64, self.links[&entry].endpoint as u64);
-        self.links.get_mut(&entry).unwrap().wire = wire;
+        let now = self.now;
+        let link = self.links.get_mut(&entry).unwrap();
+        link.wire = wire;
+        link.dead_since = (wire == Wire::HalfOpen).then_some(now);
     }
 
     /// Calls and streams of a connection end.
-    fn cut(&mut self, entry: EntryId) {
+    pub(super) fn cut(&mut self, entry: EntryId) {
         let calls: Vec<CallId> =
             self.calls.iter().filter(|(_, c)| c.entry == entry && !c.over).map(|(id, _)| *id).collect();
         for call in calls {
@@ -172,7 +217,7 @@ impl World {
         self.cut_streams(entry);
     }
 
-    fn cut_streams(&mut self, entry: EntryId) {
+    pub(super) fn cut_streams(&mut self, entry: EntryId) {
         let open: Vec<StreamId> =
             self.streams.iter().filter(|(_, s)| s.entry == entry && !s.over).map(|(id, _)| *id).collect();
         for stream in open {
@@ -185,7 +230,11 @@ impl World {
         let Some(state) = self.calls.get_mut(&call).filter(|state| !state.over) else { return };
         state.over = true;
         let ready = self.links[&state.entry].reads_ready();
-        self.post(RpcEvent::Ended { call, ready, end });
+        let streams = state.method == Method::ReceiveMessage;
+        self.post_of_call(call, RpcEvent::Ended { call, ready, end });
+        if streams && self.rng.chance(1, 20) {
+            self.stray_frame(call);
+        }
     }
 
     /// A call sets out.
@@ -216,7 +265,16 @@ impl World {
             return;
         }
         let endpoint = link.endpoint;
+        if self.endpoints[endpoint].code == Some(42900) && self.rng.chance(1, 2) {
+            // A gateway in front throttles everything.
+            let end = CallEnd::Failed { code: 8, message: "too much".into() };
+            return self.after(self.plan.latency, Event::Answer(call, end));
+        }
+        let Some(state) = self.calls.get(&call) else { return };
         let (session, method, body, op) = (state.session, state.method, state.body.clone(), state.op);
+        if method == Method::ReceiveMessage {
+            return self.poll_arrived(call, endpoint);
+        }
         let answer = self.serve(endpoint, session, method, &body, op);
         let delay = self.plan.latency + self.rng.below(self.plan.latency + self.endpoints[endpoint].slow);
         if !self.endpoints[endpoint].mute {
@@ -233,10 +291,13 @@ impl World {
     }
 
     fn serve(&mut self, at: usize, session: SessionId, method: Method, body: &[u8], op: Option<usize>) -> Bytes {
-        let known = self.endpoints[at].known.contains(&session);
+        let known = self.endpoints[at].known.contains_key(&session);
         let code = if known { 20000 } else { 40015 };
         match method {
             Method::QueryRoute => {
+                if let Some(code) = self.routes_fail {
+                    return bytes(&pb::QueryRouteResponse { status: status(code), ..Default::default() });
+                }
                 let asked = pb::QueryRouteRequest::parse_from_bytes(body).unwrap();
                 let kind = if asked.topic.name == "fifo" { pb::MessageType::FIFO } else { pb::MessageType::NORMAL };
                 let queue = |at: usize, id: i32| pb::MessageQueue {
@@ -269,6 +330,8 @@ impl World {
                 let entries = if code == 20000 { vec![entry] } else { Vec::new() };
                 bytes(&pb::SendMessageResponse { status: status(code), entries, ..Default::default() })
             }
+            Method::AckMessage => self.serve_ack(at, body),
+            Method::ChangeInvisibleDuration => self.serve_change(at, body),
             _ => {
                 self.endpoints[at].known.remove(&session);
                 bytes(&pb::NotifyClientTerminationResponse { status: status(20000), ..Default::default() })
@@ -284,114 +347,24 @@ impl World {
         }
         let (endpoint, session) = (link.endpoint, state.session);
         let Ok(command) = pb::TelemetryCommand::parse_from_bytes(body) else { return };
+        if let Some(pb::telemetry_command::Command::ThreadStackTrace(trace)) = &command.command {
+            match trace.nonce == "why"
+                && trace.thread_stack_trace.as_ref().is_some_and(|text| text.contains("tmq-rocketmq"))
+            {
+                true => self.happened("a thread stack is told"),
+                false => self.fail("a thread stack that nobody asked for"),
+            }
+        }
         if let Some(pb::telemetry_command::Command::Settings(settings)) = command.command {
-            self.endpoints[endpoint].known.insert(session);
+            let code = self.endpoints[endpoint].refuses_settings.unwrap_or(20000);
+            if code == 20000 {
+                let topics = settings.subscription().subscriptions.iter().map(|entry| entry.topic.name.clone());
+                self.endpoints[endpoint].known.insert(session, topics.collect());
+            }
             let command = Some(pb::telemetry_command::Command::Settings(settings));
-            let answer = pb::TelemetryCommand { status: status(20000), command, ..Default::default() };
-            let way = self.plan.latency;
+            let answer = pb::TelemetryCommand { status: status(code), command, ..Default::default() };
+            let way = self.plan.latency + self.endpoints[endpoint].settings_late;
             self.after(way, Event::Rpc(RpcEvent::StreamFrame { stream, body: bytes(&answer) }));
         }
-    }
-
-    fn entries(&self, endpoint: usize) -> Vec<EntryId> {
-        self.links.iter().filter(|(_, l)| l.endpoint == endpoint && !l.closed).map(|(id, _)| *id).collect()
-    }
-
-    pub(super) fn fault(&mut self, index: usize) {
-        let (_, fault) = self.plan.faults[index];
-        self.note("fault", fault.kind() as u64, index as u64);
-        let busy = self.live.iter().any(|call| self.calls[call].op.is_some());
-        self.met[fault.kind()][usize::from(busy)] += 1;
-        match fault {
-            Fault::HalfOpen { endpoint, thaw } => {
-                for entry in self.entries(endpoint) {
-                    if self.links[&entry].wire == Wire::Ready {
-                        self.set(entry, Wire::HalfOpen);
-                        thaw.into_iter().for_each(|after| self.after(after, Event::Thaw(entry)));
-                    }
-                }
-            }
-            Fault::Restart { endpoint, down } => {
-                self.endpoints[endpoint].up = false;
-                self.endpoints[endpoint].known.clear();
-                for entry in self.entries(endpoint) {
-                    if self.links[&entry].wire == Wire::Ready {
-                        self.dial(entry, 0);
-                        self.cut(entry);
-                    }
-                }
-                self.after(down, Event::Mend(fault));
-            }
-            Fault::Lies { endpoint } => {
-                for entry in self.entries(endpoint) {
-                    if self.links[&entry].wire == Wire::Ready {
-                        self.set(entry, Wire::Lying);
-                        self.cut(entry);
-                    }
-                }
-                self.after(5 * SEC, Event::Mend(fault));
-            }
-            Fault::Slow { endpoint, by, span } => {
-                self.endpoints[endpoint].slow = by;
-                self.after(span, Event::Mend(fault));
-            }
-            Fault::LosesAnswers { endpoint, span } => {
-                self.endpoints[endpoint].mute = true;
-                self.after(span, Event::Mend(fault));
-            }
-            Fault::Status { endpoint, code, span } => {
-                self.endpoints[endpoint].code = Some(code);
-                self.after(span, Event::Mend(fault));
-            }
-            Fault::ForgetsSettings { endpoint } => self.endpoints[endpoint].known.clear(),
-            Fault::EndsStreams { endpoint } => {
-                for entry in self.entries(endpoint) {
-                    self.cut_streams(entry);
-                }
-            }
-            Fault::AsksToReconnect { endpoint } => {
-                let command = pb::telemetry_command::Command::ReconnectEndpointsCommand(Default::default());
-                let body = bytes(&pb::TelemetryCommand { command: Some(command), ..Default::default() });
-                let open = |(_, s): &(&StreamId, &StreamState)| !s.over && self.links[&s.entry].endpoint == endpoint;
-                let stream = self.streams.iter().find(open).map(|(id, _)| *id);
-                stream.into_iter().for_each(|stream| self.post(RpcEvent::StreamFrame { stream, body: body.clone() }));
-            }
-            Fault::Leaves { endpoint, span } => {
-                self.endpoints[endpoint].left = !self.endpoints[1 - endpoint].left;
-                self.after(span, Event::Mend(fault));
-            }
-        }
-    }
-
-    pub(super) fn mend(&mut self, fault: Fault) {
-        match fault {
-            Fault::Restart { endpoint, .. } => self.endpoints[endpoint].up = true,
-            Fault::Lies { endpoint } => {
-                for entry in self.entries(endpoint) {
-                    if self.links[&entry].wire == Wire::Lying {
-                        self.dial(entry, 0);
-                        self.cut(entry);
-                    }
-                }
-            }
-            Fault::Slow { endpoint, .. } => self.endpoints[endpoint].slow = 0,
-            Fault::LosesAnswers { endpoint, .. } => self.endpoints[endpoint].mute = false,
-            Fault::Status { endpoint, .. } => self.endpoints[endpoint].code = None,
-            Fault::Leaves { endpoint, .. } => self.endpoints[endpoint].left = false,
-            _ => {}
-        }
-    }
-
-    /// The old connection carries everything on, also what was given up.
-    pub(super) fn thaw(&mut self, entry: EntryId) {
-        if self.links.get(&entry).is_some_and(|link| link.wire == Wire::HalfOpen) {
-            self.set(entry, Wire::Ready);
-            self.release(entry);
-        }
-    }
-
-    pub(super) fn heal(&mut self, endpoint: usize) {
-        let state = &mut self.endpoints[endpoint];
-        (state.up, state.slow, state.mute, state.code, state.left) = (true, 0, false, None, false);
     }
 }

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
+use super::consumers::Consumer;
+use super::coverage::Coverage;
+use super::depot::Depot;
 use super::network::{CallState, Endpoint, Link, StreamState};
-use super::plan::{BUSY, Fault, KINDS, Plan};
+use super::plan::{BUSY, ConsumerPlan, Fault, Plan, TOPICS, Trigger};
 use super::schedule::{MS, Micros, SEC, Schedule, Trace};
 use crate::error::Delivery;
-use crate::pending::{Pending, completion};
+use crate::pending::Pending;
 use crate::policy::admission::{Admission, Admitted, WaiterId};
 use crate::policy::rng::Rng;
-use crate::rocketmq::engine::event::{
-    CallEnd, CallId, Command, EntryId, Opened, Outgoing, RpcEvent, SessionId, StreamId,
-};
+use crate::rocketmq::engine::event::{CallEnd, CallId, EntryId, Opened, Outgoing, RpcEvent, SessionId, StreamId};
 use crate::rocketmq::engine::{Engine, EngineOptions};
 
 /// A result may be fixed so much after it is due: the driver has to wake up.
@@ -42,7 +43,29 @@ pub(super) enum Event {
     Mend(Fault),
     Thaw(EntryId),
     Close(usize),
+    Consume(usize),
+    CloseConsumer(usize, Micros),
+    /// Messages come in: consumer, how many, topic, endpoint.
+    Feed(usize, u64, usize, usize),
+    /// A message that was taken can be seen again.
+    Visible(usize),
+    PollOver(CallId),
+    PollFrame(CallId, Bytes),
+    /// A message comes in while all is well: for a consumer, at a place.
+    Probe(usize, usize),
+    /// By now the user must have this message.
+    Found(usize),
+    /// A consumer gives a topic up while all is well; by a second later that is told.
+    Unsubscribe(usize),
+    Told(usize),
     Stage(Stage),
+}
+
+/// Whose session it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Producer(usize),
+    Consumer(usize),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,8 +90,12 @@ pub(super) struct Op {
     pub withdrawn: bool,
     /// How it was answered: `None` is a receipt.
     pub settled: Option<Option<Delivery>>,
-    /// Calls that took it along.
+    /// Calls that took it along; those that count as attempts; the step in which one was cancelled.
     pub handed: u32,
+    pub counted: u32,
+    /// Of these, how many were ended so late that they may have been cut off by a replacement instead.
+    pub late: u32,
+    pub cancelled_in: u64,
     /// When it was stored, in numbers that rise over all messages.
     pub stored: Vec<u64>,
     pub probe: bool,
@@ -108,7 +135,7 @@ pub(super) struct World {
     pub engine: Engine,
     pub shells: Vec<Shell>,
     /// Whose session it is or was, and whether it is over.
-    pub sessions: BTreeMap<SessionId, (usize, bool)>,
+    pub sessions: BTreeMap<SessionId, (Owner, bool)>,
     pub ops: Vec<Op>,
     pub by_place: BTreeMap<(SessionId, u64), usize>,
     pub calls: BTreeMap<CallId, CallState>,
@@ -122,11 +149,23 @@ pub(super) struct World {
     pub finished: bool,
     pub shutdown: Option<(Pending<()>, Micros)>,
     pub wake_at: Option<Micros>,
-    /// Faults by kind that met calls in flight, and that met none.
-    pub met: [[u64; 2]; KINDS.len()],
+    pub coverage: Coverage,
     pub replacements: u64,
-    /// Faults that wait for a send.
-    pub lurking: Vec<usize>,
+    /// Faults that wait for something.
+    pub lurking: Vec<(Trigger, usize)>,
+    pub consumers: Vec<Consumer>,
+    pub depot: Depot,
+    pub routes_fail: Option<i32>,
+    /// Times that the program did not see.
+    pub leaps: Vec<(Micros, Micros)>,
+    /// Route queries that failed, by session and topic.
+    pub route_failures: BTreeMap<(SessionId, String), u32>,
+    pub start_due: BTreeMap<SessionId, Micros>,
+    pub steps: u64,
+    /// The server asks on this channel: it has to go in this step.
+    pub asked_now: Option<EntryId>,
+    /// Endpoints whose channel was retired, and when.
+    pub retired: BTreeMap<usize, Micros>,
     /// Calls that the engine knows.
     pub live: BTreeSet<CallId>,
 }
@@ -158,9 +197,18 @@ impl World {
             finished: false,
             shutdown: None,
             wake_at: None,
-            met: Default::default(),
+            coverage: Coverage::default(),
             replacements: 0,
             lurking: Vec::new(),
+            consumers: plan.consumers.iter().map(|_| Consumer::new()).collect(),
+            depot: Depot::default(),
+            routes_fail: None,
+            leaps: Vec::new(),
+            route_failures: BTreeMap::new(),
+            start_due: BTreeMap::new(),
+            steps: 0,
+            asked_now: None,
+            retired: BTreeMap::new(),
             live: BTreeSet::new(),
             plan,
         };
@@ -172,6 +220,17 @@ impl World {
             world.at(at, Event::Caller(index));
             if let Some((at, _)) = world.plan.producers[index].close {
                 world.at(at, Event::Close(index));
+            }
+        }
+        for index in 0..world.plan.consumers.len() {
+            let at = world.rng.below(3 * SEC);
+            world.at(at, Event::Consume(index));
+            let ConsumerPlan { feeds, closes, .. } = world.plan.consumers[index].clone();
+            for (at, count, topic, endpoint) in feeds {
+                world.at(at, Event::Feed(index, count, topic, endpoint));
+            }
+            for (at, limit) in closes {
+                world.at(at, Event::CloseConsumer(index, limit));
             }
         }
         for index in 0..world.plan.faults.len() {
@@ -236,6 +295,8 @@ impl World {
     pub(super) fn step(&mut self) -> bool {
         let Some((at, event)) = self.events.pop() else { return false };
         self.now = at.max(self.now);
+        self.steps += 1;
+        self.dead_under_close();
         match event {
             Event::Caller(index) => self.caller(index),
             Event::Withdraw(op) => self.withdraw(op),
@@ -252,11 +313,42 @@ impl World {
             }
             Event::ToStream(stream, body) => self.written_to_stream(stream, &body),
             Event::Dialled(entry, generation) => self.dialled(entry, generation),
-            Event::Fault(index) if self.rng.chance(2, 3) => self.lurking.push(index),
-            Event::Fault(index) | Event::Strike(index) => self.fault(index),
+            Event::Fault(index) => match Trigger::random(&mut self.rng) {
+                Some(trigger) => self.lurking.push((trigger, index)),
+                None => self.fault(index),
+            },
+            Event::Strike(index) => self.fault(index),
+            Event::Consume(index) => self.consume(index),
+            Event::CloseConsumer(index, limit) => self.close_consumer(index, limit),
+            Event::Feed(index, count, topic, endpoint) => {
+                for _ in 0..count {
+                    self.feed(index, topic, endpoint);
+                }
+            }
+            Event::Visible(uid) => self.visible(uid),
+            Event::PollOver(call) => self.poll_over(call),
+            Event::PollFrame(call, body) => self.poll_frame(call, body),
+            Event::Found(uid) => {
+                if !self.depot.messages[uid].given {
+                    self.fail(format!("message {uid} was not found within one await time"));
+                }
+            }
             Event::Mend(fault) => self.mend(fault),
             Event::Thaw(entry) => self.thaw(entry),
             Event::Close(index) => self.close(index),
+            Event::Probe(index, place) => {
+                let uid = self.feed(index, place / 2, place % 2);
+                // Servers refuse polls of less than 5 s: a receive that has less left goes without them.
+                let wait = self.plan.consumers[index].wait.as_micros() as Micros;
+                self.after(wait.min(5 * SEC + 500 * MS), Event::Found(uid));
+            }
+            Event::Unsubscribe(index) => {
+                if self.consumers[index].open && self.consumers[index].topics.len() == TOPICS.len() {
+                    self.unsubscribe(index, 1);
+                    self.after(SEC, Event::Told(index));
+                }
+            }
+            Event::Told(index) => self.check_told(index),
             Event::Stage(stage) => self.enter(stage),
         }
         self.look_after();
@@ -282,43 +374,6 @@ impl World {
                 let lines = self.trace.lines.take().unwrap_or_default();
                 Err(Failure { seed: self.plan.seed, at: self.now, text, lines })
             }
-        }
-    }
-
-    fn enter(&mut self, stage: Stage) {
-        self.note("stage", stage as u64, 0);
-        self.stage = stage;
-        match stage {
-            Stage::Healed => {
-                for index in 0..self.endpoints.len() {
-                    self.heal(index);
-                }
-                self.after(60 * SEC, Event::Stage(Stage::Probing));
-            }
-            Stage::Probing => {
-                if let Some((endpoint, _)) = self.current.iter().find(|(_, entry)| self.links[entry].is_dead()) {
-                    self.fail(format!("the dead connection to endpoint {endpoint} was never replaced"));
-                }
-                for index in 0..self.shells.len() {
-                    if self.shells[index].open {
-                        (0..3).for_each(|_| self.send(index, true));
-                    }
-                }
-                self.after(31 * SEC, Event::Stage(Stage::ShuttingDown));
-            }
-            Stage::ShuttingDown => {
-                for index in 0..self.shells.len() {
-                    self.shells[index].done = true;
-                    self.look(index);
-                }
-                let limit = 200 * MS + self.rng.below(10 * SEC);
-                let flush_until = self.instant(self.now + limit);
-                let (reply, pending) = completion();
-                self.shutdown = Some((pending, self.now + limit));
-                self.engine(|engine, now| engine.handle_command(now, Command::Shutdown { flush_until, reply }));
-                self.after(40 * SEC, Event::Stage(Stage::Over));
-            }
-            Stage::Busy | Stage::Over => {}
         }
     }
 

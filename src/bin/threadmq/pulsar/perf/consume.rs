@@ -6,23 +6,21 @@ use std::time::{Duration, Instant};
 use threadmq::pulsar::{Consumer, InitialPosition};
 
 use super::Run;
-use super::produce::pump;
 use crate::args::fresh;
 use crate::interrupt;
 use crate::meter::{Measured, Meter};
 use crate::outcome::Failure;
-use crate::pacer::Pacer;
-use crate::perf::{Counters, Mode, Results};
-use crate::pulsar::produce::drain;
-use crate::pulsar::{create, producer, subscribe};
+use crate::perf::produce::fill;
+use crate::perf::{Bench, Counters, Plan, Results};
+use crate::pulsar::subscribe;
 
 /// A topic that gives nothing for so long has no more.
 const IDLE: Duration = Duration::from_secs(10);
 
-pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
+pub(super) fn run(run: &Run<'_>, plan: &Plan) -> Result<Results, Failure> {
     let args = run.args;
     if args.topic.is_none() {
-        fill(run)?;
+        fill(&run.producer()?, plan)?;
     }
     let subscription = args.subscription.clone().unwrap_or_else(|| fresh("perf"));
     let consumer = run
@@ -31,7 +29,7 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
         .initial_position(InitialPosition::Earliest)
         .receiver_queue(args.receiver_queue);
     let consumer = subscribe(consumer, &run.topic, &args.server.url)?;
-    let results = measure(run, &consumer);
+    let results = measure(plan, &consumer);
     if args.subscription.is_none() {
         let _ = consumer.unsubscribe();
     }
@@ -39,17 +37,17 @@ pub(super) fn run(run: &Run<'_>) -> Result<Results, Failure> {
     results
 }
 
-fn measure(run: &Run<'_>, consumer: &Consumer) -> Result<Results, Failure> {
-    let warm = take(consumer, Some(run.warmup), None, run.counters)?;
-    if warm < run.warmup {
-        return Err(Failure::new(format!("the topic gave {warm} messages, fewer than the warm-up of {}", run.warmup)));
+fn measure(plan: &Plan, consumer: &Consumer) -> Result<Results, Failure> {
+    let warm = take(consumer, Some(plan.warmup), None, plan.counters)?;
+    if warm < plan.warmup {
+        return Err(Failure::new(format!("the topic gave {warm} messages, fewer than the warm-up of {}", plan.warmup)));
     }
     // The clock starts when the first of the measured messages is here.
-    let first = take(consumer, Some(1), None, run.counters)?;
+    let first = take(consumer, Some(1), None, plan.counters)?;
     let meter = Meter::start();
-    let left = run.count.map(|count| count.saturating_sub(1));
-    let until = run.args.seconds.and_then(|span| meter.started().checked_add(span));
-    let rest = if first == 1 { take(consumer, left, until, run.counters)? } else { 0 };
+    let left = plan.count.map(|count| count.saturating_sub(1));
+    let until = plan.span.and_then(|span| meter.started().checked_add(span));
+    let rest = if first == 1 { take(consumer, left, until, plan.counters)? } else { 0 };
     let missing = if interrupt::stopped() { 0 } else { left.map_or(0, |left| left.saturating_sub(rest)) };
     let Measured { elapsed, cpu } = meter.stop();
     // Waiting for what does not come is no part of it.
@@ -83,17 +81,4 @@ fn take(consumer: &Consumer, count: Option<u64>, until: Option<Instant>, counter
         }
     }
     Ok(taken)
-}
-
-fn fill(run: &Run<'_>) -> Result<(), Failure> {
-    let args = run.args;
-    let producer = create(producer(&run.client, &run.topic, &args.send), &run.topic, &args.server.url)?;
-    let count = run.warmup.saturating_add(run.count.unwrap_or(super::usual_count(Mode::Consume)));
-    pump(&producer, args.send.size, Pacer::new(None, Some(count), None), run.counters);
-    drain(&producer, args.send.send_timeout.0);
-    let _ = producer.close();
-    match run.counters.errors() {
-        0 => run.counters.restart(),
-        errors => Err(Failure::new(format!("the topic could not be filled: {errors} sends failed"))),
-    }
 }

@@ -2,17 +2,13 @@
 
 mod consume;
 mod latency;
-mod produce;
-mod sync;
-
-use std::time::Duration;
 
 use threadmq::pulsar::Client;
 
-use super::connect;
-use crate::args::{SendArgs, ServerArgs, fresh, positive, rate, seconds};
+use super::{Sender, connect, create, producer};
+use crate::args::{SendArgs, ServerArgs, fresh, positive, rate};
 use crate::outcome::{Failure, Outcome};
-use crate::perf::{Counters, Mode, print_results};
+use crate::perf::{self, Bench, Mode, Plan, Results, Span};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -31,12 +27,8 @@ pub struct Args {
     /// --seconds]
     #[arg(long, value_name = "MESSAGES", value_parser = positive)]
     count: Option<u64>,
-    /// Messages before the clock starts [default: a fifth of the count]
-    #[arg(long, value_name = "MESSAGES")]
-    warmup: Option<u64>,
-    /// Measure for so many seconds at most
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<Duration>,
+    #[command(flatten)]
+    span: Span,
     /// Messages a second [default: as fast as they are accepted; 10000 for latency]
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     rate: Option<f64>,
@@ -57,38 +49,38 @@ fn usual_count(mode: Mode) -> u64 {
     }
 }
 
-/// What a mode needs to run.
+/// What the modes need to run.
 struct Run<'a> {
     args: &'a Args,
     client: Client,
     topic: String,
-    /// `None`: until `--seconds` are over.
-    count: Option<u64>,
-    warmup: u64,
-    counters: &'static Counters,
 }
 
 pub fn run(args: &Args) -> Result<Outcome, Failure> {
-    let usual = usual_count(args.mode);
-    let counters = Counters::leak()?;
-    let run = Run {
-        args,
-        client: connect(&args.server.url)?,
-        topic: args.topic.clone().unwrap_or_else(|| fresh("perf")),
-        count: args.count.or(args.seconds.is_none().then_some(usual)),
-        warmup: args.warmup.unwrap_or(args.count.unwrap_or(usual) / 5),
-        counters,
-    };
-    let progress = counters.show(run.count);
-    let results = match args.mode {
-        Mode::Produce => produce::run(&run),
-        Mode::Consume => consume::run(&run),
-        Mode::Sync => sync::run(&run),
-        Mode::Latency => latency::run(&run),
-    };
-    drop(progress);
-    let results = results?;
-    let _ = run.client.close();
-    print_results(args.mode, &run.topic, args.send.size, args.json, counters, &results);
-    Ok(Outcome::good_if(results.errors == 0))
+    let plan = Plan::new(args.mode, usual_count(args.mode), args.count, &args.span, args.rate, args.send.size)?;
+    let client = connect(&args.server.url)?;
+    let run = Run { args, client, topic: args.topic.clone().unwrap_or_else(|| fresh("perf")) };
+    perf::run(&run, &plan, &run.topic, args.json)
+}
+
+impl Bench for Run<'_> {
+    type Producer = Sender;
+
+    fn producer(&self) -> Result<Sender, Failure> {
+        let Self { args, client, topic } = self;
+        let producer = create(producer(client, topic, &args.send), topic, &args.server.url)?;
+        Ok(Sender::new(producer, &args.send))
+    }
+
+    fn consume(&self, plan: &Plan) -> Result<Results, Failure> {
+        consume::run(self, plan)
+    }
+
+    fn latency(&self, plan: &Plan) -> Result<Results, Failure> {
+        latency::run(self, plan)
+    }
+
+    fn close(&self) {
+        let _ = self.client.close();
+    }
 }

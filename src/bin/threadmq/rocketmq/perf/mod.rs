@@ -2,21 +2,17 @@
 
 mod consume;
 mod latency;
-mod produce;
 mod receivers;
-mod sync;
 
-use std::time::Duration;
-
-use threadmq::rocketmq::{Client, Producer};
+use threadmq::rocketmq::Client;
 
 use receivers::Acks;
 
 use super::args::{SendArgs, ServerArgs};
-use super::{connect, producer, start};
-use crate::args::{positive, rate, seconds};
+use super::{Sender, connect, start};
+use crate::args::{positive, rate};
 use crate::outcome::{Failure, Outcome};
-use crate::perf::{Counters, Mode, print_results};
+use crate::perf::{self, Bench, Mode, Plan, Results, Span};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -35,12 +31,8 @@ pub struct Args {
     /// --seconds]
     #[arg(long, value_name = "MESSAGES", value_parser = positive)]
     count: Option<u64>,
-    /// Messages before the clock starts [default: a fifth of the count]
-    #[arg(long, value_name = "MESSAGES")]
-    warmup: Option<u64>,
-    /// Measure for so many seconds at most
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    seconds: Option<Duration>,
+    #[command(flatten)]
+    span: Span,
     /// Messages a second [default: as fast as they are accepted; 1000 for latency]
     #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
     rate: Option<f64>,
@@ -64,43 +56,35 @@ fn usual_count(mode: Mode) -> u64 {
     }
 }
 
-/// What a mode needs to run.
+/// What the modes need to run.
 struct Run<'a> {
     args: &'a Args,
     client: Client,
-    /// `None`: until `--seconds` are over.
-    count: Option<u64>,
-    warmup: u64,
-    counters: &'static Counters,
-}
-
-impl Run<'_> {
-    fn producer(&self) -> Result<Producer, Failure> {
-        let args = self.args;
-        start(producer(&self.client, &args.topic, &args.send), &args.topic, &args.server.endpoint)
-    }
 }
 
 pub fn run(args: &Args) -> Result<Outcome, Failure> {
-    let usual = usual_count(args.mode);
-    let counters = Counters::leak()?;
-    let run = Run {
-        args,
-        client: connect(&args.server)?,
-        count: args.count.or(args.seconds.is_none().then_some(usual)),
-        warmup: args.warmup.unwrap_or(args.count.unwrap_or(usual) / 5),
-        counters,
-    };
-    let progress = counters.show(run.count);
-    let results = match args.mode {
-        Mode::Produce => produce::run(&run),
-        Mode::Consume => consume::run(&run),
-        Mode::Sync => sync::run(&run),
-        Mode::Latency => latency::run(&run),
-    };
-    drop(progress);
-    let results = results?;
-    let _ = run.client.close();
-    print_results(args.mode, &args.topic, args.send.size, args.json, counters, &results);
-    Ok(Outcome::good_if(results.errors == 0))
+    let plan = Plan::new(args.mode, usual_count(args.mode), args.count, &args.span, args.rate, args.send.size)?;
+    let run = Run { args, client: connect(&args.server)? };
+    perf::run(&run, &plan, &args.topic, args.json)
+}
+
+impl Bench for Run<'_> {
+    type Producer = Sender;
+
+    fn producer(&self) -> Result<Sender, Failure> {
+        let Args { topic, send, server, .. } = self.args;
+        start(&self.client, topic, send, &server.endpoint)
+    }
+
+    fn consume(&self, plan: &Plan) -> Result<Results, Failure> {
+        consume::run(self, plan)
+    }
+
+    fn latency(&self, plan: &Plan) -> Result<Results, Failure> {
+        latency::run(self, plan)
+    }
+
+    fn close(&self) {
+        let _ = self.client.close();
+    }
 }

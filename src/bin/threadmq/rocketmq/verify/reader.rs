@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 use threadmq::ErrorKind;
 use threadmq::rocketmq::{MessageView, SimpleConsumer};
 
-use super::run::{Place, Watch};
+use super::cluster::Place;
 use crate::rocketmq::args::{INVISIBLE, MOST_AT_ONCE};
 use crate::verify::read_back::number;
+use crate::verify::watch::Watch;
 
 /// Between polls that fail at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
 pub struct Reader<'a> {
     pub consumer: &'a SimpleConsumer,
-    pub watch: &'a Watch,
+    pub watch: &'a Watch<Place>,
     /// The tag of this run's messages.
     pub name: &'a str,
     pub stop: &'a AtomicBool,

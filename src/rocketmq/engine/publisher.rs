@@ -1,0 +1,275 @@
+//! The sends of a session: which may go, and where to.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::addresses::AddressId;
+use super::event::{CallId, Outgoing, Role, SessionId, Settled};
+use super::route::{Queue, Route};
+use super::settings::Settings;
+use crate::error::{Delivery, Error, ErrorKind, Recovery};
+use crate::policy::admission::Ticket;
+use crate::rocketmq::message::SendReceipt;
+use crate::rocketmq::wire::queue as fifo;
+
+/// An attempt that has less than this, or than a tenth of the whole send timeout, would end unanswered.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(20);
+
+/// The sends of one session.
+#[derive(Default)]
+pub(super) struct Publisher {
+    pub(super) max_attempts: u32,
+    in_flight: usize,
+    pub(super) sends: BTreeMap<u64, Send>,
+    /// Places that may go now, in order.
+    pub(super) ready: BTreeSet<u64>,
+    /// Places that pause, by when they go on.
+    pub(super) pausing: BTreeSet<(Instant, u64)>,
+    /// Message groups with something in flight, and who waits behind it.
+    groups: HashMap<Arc<str>, VecDeque<u64>>,
+    stop_failed_groups: bool,
+    stopped: HashMap<Arc<str>, Stopped>,
+    /// Calls under way by endpoint.
+    pub(super) load: BTreeMap<AddressId, usize>,
+    pub(super) cursor: usize,
+}
+
+/// A group that waits for the user.
+struct Stopped {
+    /// What its messages are told.
+    error: Error,
+    /// The last place that it is for, once the user has let the group go on.
+    through: Option<u64>,
+}
+
+impl Stopped {
+    fn is_for(&self, place: u64) -> bool {
+        self.through.is_none_or(|through| place <= through)
+    }
+}
+
+pub(super) struct Send {
+    pub(super) ticket: Ticket,
+    pub(super) message: Outgoing,
+    pub(super) attempts: u32,
+    /// Over all attempts.
+    pub(super) worst: Delivery,
+    pub(super) last: Option<Error>,
+    pub(super) tried: Vec<AddressId>,
+    pub(super) call: Option<(CallId, AddressId)>,
+}
+
+impl Publisher {
+    pub(super) fn new(role: &Role, seed: u64) -> Self {
+        match role {
+            Role::Producer(spec) => Self {
+                max_attempts: spec.max_attempts.max(1),
+                in_flight: spec.in_flight.max(1),
+                stop_failed_groups: spec.stop_failed_groups,
+                cursor: usize::try_from(seed & 0xffff).unwrap_or(0),
+                ..Self::default()
+            },
+            Role::SimpleConsumer(_) => Self::default(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.sends.is_empty()
+    }
+
+    pub(super) fn oldest_due(&self) -> Option<Instant> {
+        self.sends.values().next().and_then(|send| send.ticket.due)
+    }
+
+    /// Takes a send out, with its result. The next of its group may go.
+    pub(super) fn settle(
+        &mut self,
+        session: SessionId,
+        place: u64,
+        result: Result<SendReceipt, Error>,
+    ) -> Option<(Settled, Option<CallId>)> {
+        let send = self.sends.remove(&place)?;
+        self.ready.remove(&place);
+        self.pausing.retain(|(_, pausing)| *pausing != place);
+        let call = send.call.map(|(call, address)| {
+            self.unload(address);
+            call
+        });
+        if let Some(group) = &send.message.group {
+            self.leave_group(group, place);
+        }
+        let Outgoing { group, reply, .. } = send.message;
+        let charge = send.ticket.charge;
+        Some((Settled { session, place, charge, group, reply, result }, call))
+    }
+
+    fn leave_group(&mut self, group: &Arc<str>, place: u64) {
+        let Some(line) = self.groups.get_mut(group) else { return };
+        let was_first = line.front() == Some(&place);
+        line.retain(|waiting| *waiting != place);
+        match line.front() {
+            Some(next) if was_first => {
+                self.ready.insert(*next);
+            }
+            Some(_) => {}
+            None => {
+                self.groups.remove(group);
+            }
+        }
+    }
+
+    /// A message of the group failed: the places that wait behind it and may not go any more, and what to tell them.
+    /// Nothing if groups go on, or if the place was stopped itself.
+    pub(super) fn stop(&mut self, group: &Arc<str>, place: u64, error: &Error) -> Option<(Vec<u64>, Error)> {
+        if !self.stop_failed_groups || self.stopped.get(group).is_some_and(|stopped| stopped.is_for(place)) {
+            return None;
+        }
+        let error = Error::new(
+            ErrorKind::Misuse,
+            format!("message group {group} is stopped, because a message of it failed; resume_group lets it go on"),
+        )
+        .with_source(error.clone());
+        self.stopped.insert(Arc::clone(group), Stopped { error: error.clone(), through: None });
+        let line = self.groups.get(group).map(|line| line.iter().copied().collect()).unwrap_or_default();
+        Some((line, error))
+    }
+
+    /// Why a message may not go that came just now.
+    pub(super) fn stopped(&mut self, place: u64) -> Option<Error> {
+        let group = self.sends.get(&place)?.message.group.as_ref()?;
+        let stopped = self.stopped.get(group)?;
+        if stopped.is_for(place) {
+            return Some(stopped.error.clone());
+        }
+        self.stopped.remove(group);
+        None
+    }
+
+    /// What comes after the place `through` may go.
+    pub(super) fn resume(&mut self, group: &Arc<str>, through: u64) {
+        if let Some(stopped) = self.stopped.get_mut(group) {
+            stopped.through = Some(through);
+        }
+    }
+
+    pub(super) fn unload(&mut self, address: AddressId) {
+        if let Some(load) = self.load.get_mut(&address) {
+            *load = load.saturating_sub(1);
+            if *load == 0 {
+                self.load.remove(&address);
+            }
+        }
+    }
+
+    /// Everything ends with `error`; what was handed to a connection is in doubt.
+    pub(super) fn fail_all(&mut self, session: SessionId, error: &Error) -> Vec<Settled> {
+        let places: Vec<u64> = self.sends.keys().copied().collect();
+        places
+            .into_iter()
+            .filter_map(|place| {
+                let error = self.sends.get(&place)?.fate(error);
+                self.settle(session, place, Err(error)).map(|(settled, _)| settled)
+            })
+            .collect()
+    }
+
+    /// Messages of the front of groups, and all that have none, in order.
+    pub(super) fn push(&mut self, ticket: Ticket, message: Outgoing) {
+        let place = ticket.place;
+        let first = match &message.group {
+            Some(group) => {
+                let line = self.groups.entry(Arc::clone(group)).or_default();
+                line.push_back(place);
+                line.len() == 1 || mutant!(GroupsRunAhead)
+            }
+            None => true,
+        };
+        if first {
+            self.ready.insert(place);
+        }
+        let send =
+            Send { ticket, message, attempts: 0, worst: Delivery::NotSent, last: None, tried: Vec::new(), call: None };
+        self.sends.insert(place, send);
+    }
+}
+
+impl Send {
+    /// Whether there is no time for another attempt. A cancelled one costs more than it can bring.
+    pub(super) fn is_too_late(&self, now: Instant) -> bool {
+        let Ticket { due, called_at, .. } = self.ticket;
+        due.is_some_and(|due| {
+            let allowed = due.saturating_duration_since(called_at);
+            due.saturating_duration_since(now) < SHORTEST_ATTEMPT.min(allowed / 10)
+        })
+    }
+
+    /// An error that ends this send from outside: a call under way is in doubt.
+    pub(super) fn fate(&self, error: &Error) -> Error {
+        let delivery = if self.call.is_some() && !mutant!(DoubtIsDenied) { Delivery::Unknown } else { self.worst };
+        error.with_delivery(delivery).with_attempts(self.attempts)
+    }
+}
+
+/// What came of looking for a queue.
+pub(super) enum Choice {
+    To(AddressId),
+    /// All endpoints carry their share.
+    Full,
+    Refused(Error),
+}
+
+impl Publisher {
+    /// The endpoint for a send's next attempt: one that was not tried, is not isolated and has room, in turn. If all
+    /// were tried, or all are isolated, that no longer counts.
+    pub(super) fn choose(
+        &self,
+        send: &Send,
+        route: &Route,
+        isolated: &BTreeSet<AddressId>,
+        settings: &Settings,
+    ) -> Choice {
+        let message = &send.message;
+        if settings.validate_message_type {
+            let accepts = route.queues.first().map(|queue| queue.accepts.as_slice()).unwrap_or_default();
+            if !accepts.is_empty() && !accepts.contains(&message.kind) {
+                let text = format!(
+                    "send to {}: the topic takes {accepts:?}, the message is {:?}",
+                    message.topic, message.kind
+                );
+                return Choice::Refused(Error::new(ErrorKind::Misuse, text));
+            }
+        }
+        if message.body_size > settings.max_body_size {
+            let (size, most) = (message.body_size, settings.max_body_size);
+            let text = format!("body of {size} bytes to {}: the server takes {most} bytes", message.topic);
+            return Choice::Refused(Error::new(ErrorKind::TooLarge, text));
+        }
+        let queues: Vec<&Queue> = route.writable().collect();
+        if queues.is_empty() {
+            let text = format!("send to {}: no queue of the topic can be written", message.topic);
+            return Choice::Refused(Error::new(ErrorKind::Unavailable, text).with_recovery(Recovery::AfterRefresh));
+        }
+        if let Some(group) = &message.group {
+            // Always the same queue, so that order holds; also if its endpoint is out of favour.
+            let queue = fifo::of_group(group, queues.len()).and_then(|index| queues.get(index));
+            return queue.map_or(Choice::Full, |queue| Choice::To(queue.address));
+        }
+        let mut addresses: Vec<AddressId> = queues.iter().map(|queue| queue.address).collect();
+        let start = self.cursor % addresses.len().max(1);
+        addresses.rotate_left(start);
+        let distinct = addresses.iter().collect::<BTreeSet<_>>().len().max(1);
+        let share = self.in_flight.div_ceil(distinct).max(1);
+        let room = |address: &AddressId| self.load.get(address).copied().unwrap_or(0) < share;
+        let fresh = |address: &AddressId| !isolated.contains(address) && !send.tried.contains(address);
+        let well = |address: &AddressId| !isolated.contains(address);
+        let ranks: [&dyn Fn(&AddressId) -> bool; 3] = [&fresh, &well, &|_| true];
+        for rank in ranks {
+            if addresses.iter().any(rank) {
+                let found = addresses.iter().find(|address| rank(address) && room(address));
+                return found.map_or(Choice::Full, |address| Choice::To(*address));
+            }
+        }
+        Choice::Full
+    }
+}
