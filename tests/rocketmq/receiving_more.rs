@@ -128,7 +128,9 @@ fn a_message_that_fails_too_often_goes_to_the_dead_letters() {
 fn thirty_two_of_the_largest_messages_at_once() {
     let topic = topic("heavy", MessageType::Normal);
     let client = client();
-    let consumer = consumer(&client, &group("heavy", false), &topic);
+    // Long enough for them all to come on a loaded machine.
+    let builder = client.simple_consumer(group("heavy", false)).subscribe(&topic, FilterExpression::all());
+    let consumer = builder.await_duration(Duration::from_secs(20)).start().unwrap();
     let producer = client.producer().topic(&topic).start().unwrap();
     // The real server of these tests has 256 MiB for everything, and its broker's frames are limited to 16 MiB.
     let (count, at_once) = if embedded().is_some() { (32_u8, 32) } else { (4, 2) };

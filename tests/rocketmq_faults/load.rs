@@ -49,7 +49,7 @@ fn n115_data_race() {
             }
             std::thread::sleep(MS * 50);
             stage.proxy.max_body_size(if step % 2 == 0 { 4 << 20 } else { 1 << 20 });
-            stage.proxy.route_topic("t", 4 + step % 3, &[&[0, 1], &[1, 0], &[0][..]][step % 3]);
+            stage.proxy.route_topic("t", 4 + step % 3, [&[0, 1], &[1, 0], &[0][..]][step % 3]);
             // The streams that are opened again bring new settings.
             stage.proxy.end_streams();
             if started.elapsed() > seconds(3 * (resets + 1)) {

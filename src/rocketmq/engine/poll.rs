@@ -49,6 +49,13 @@ pub(super) struct Poll {
     status: Option<pb::Status>,
 }
 
+impl Poll {
+    /// The server has begun to answer.
+    pub(super) fn has_begun(&self) -> bool {
+        self.status.is_some() || !self.messages.is_empty()
+    }
+}
+
 impl Engine {
     /// Polls every broker of every subscribed topic, each at most once at a time.
     pub(super) fn start_polls(&mut self, now: Instant, id: SessionId, number: u64) {
