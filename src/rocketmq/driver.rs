@@ -1,7 +1,7 @@
 //! THREAD `tmq-rocketmq`: drives the engine with inboxes, the clock and gRPC. It blocks on its inbox and nowhere
 //! else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,6 +23,9 @@ use crate::policy::admission::Admitted;
 use crate::runtime::callback::{CallbackLane, CallbackWork};
 use crate::runtime::inbox::Inboxes;
 use crate::threads::Threads;
+
+/// So many actions are carried out before it is looked whether something is due.
+const AT_ONCE: usize = 16;
 
 /// What is posted to the driver and drained first and whole.
 ///
@@ -114,6 +117,8 @@ pub(super) struct Driver {
     callbacks: CallbackLane,
     stats: Arc<StatsCell>,
     admitted: Vec<Admitted<Outgoing>>,
+    /// What the engine asked for and is not carried out.
+    actions: VecDeque<Action>,
     /// Results that are fixed and not told.
     settled: Vec<Settled>,
     /// Sessions that go when the present actions are carried out.
@@ -150,6 +155,7 @@ impl Driver {
             callbacks: threads.callbacks().lane(),
             stats,
             admitted: Vec::new(),
+            actions: VecDeque::new(),
             settled: Vec::new(),
             closed: Vec::new(),
             longest_turn: Duration::ZERO,
@@ -263,53 +269,72 @@ impl Driver {
 
     /// Carries out what the engine asked for.
     fn act(&mut self) {
-        while let Some(action) = self.engine.poll_action() {
-            match action {
-                Action::Connect { entry, endpoints, first } => {
-                    self.calls.connect(Instant::now(), entry, endpoints, first);
+        loop {
+            while let Some(action) = self.engine.poll_action() {
+                match action {
+                    Action::Settle(settled) => self.settled.push(settled),
+                    other => self.actions.push_back(other),
                 }
-                Action::CloseChannel { entry } => self.calls.close(entry),
-                Action::Call { call, session, entry, method, body, timeout } => {
-                    let now = Instant::now();
-                    self.calls.call(now, call, Request { session, entry, method, body, due: until(now, timeout) });
-                }
-                Action::CancelCall { call } => self.calls.cancel(call),
-                Action::OpenStream { stream, session, entry } => {
-                    self.calls.open_stream(Instant::now(), stream, session, entry);
-                }
-                Action::WriteStream { stream, body } => self.calls.write(stream, body),
-                Action::CancelStream { stream } => self.calls.cancel_stream(stream),
-                Action::Settle(settled) => self.settled.push(settled),
-                Action::Received { reply, result } => match reply {
-                    Reply::Completion(reply) => reply.settle(result),
-                    Reply::Callback(callback) => {
-                        self.callbacks.push(Box::new(Once(Some(Box::new(move || callback(result))))));
-                    }
-                    Reply::Answered => {}
-                },
-                Action::Opened(reply, result) => reply.settle(result),
-                Action::Acked(reply, result) => reply.settle(result),
-                Action::Described(reply, result) => reply.settle(result),
-                Action::Changed(reply, result) => reply.settle(result),
-                Action::Done(reply, result) => {
-                    // A close ends after the results that it waited for.
-                    self.tell();
-                    reply.settle(result);
-                }
-                Action::BodyLimit { session, max_body_size } => {
-                    if let Some(lane) = self.lanes.get(&session) {
-                        lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
-                    }
-                }
-                Action::SessionClosed { session } => self.session_closed(session),
-                Action::Recovered => {}
-                Action::Finished => self.finished = true,
+            }
+            // Before anything else: nobody waits for his result until many calls are started, and a close ends after
+            // the results that it waited for.
+            self.tell();
+            if self.actions.is_empty() {
+                break;
+            }
+            for _ in 0..AT_ONCE {
+                let Some(action) = self.actions.pop_front() else { break };
+                self.carry_out(action);
+            }
+            // All sends of a replaced connection start anew in one turn, while others run out of time.
+            let now = Instant::now();
+            if !self.actions.is_empty() && self.engine.poll_timeout().is_some_and(|due| due <= now) {
+                self.engine.handle_timeout(now);
             }
         }
-        self.tell();
         for session in self.closed.drain(..) {
             self.lanes.remove(&session);
             self.calls.remove(session);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Connect { entry, endpoints, first } => {
+                self.calls.connect(Instant::now(), entry, endpoints, first);
+            }
+            Action::CloseChannel { entry } => self.calls.close(entry),
+            Action::Call { call, session, entry, method, body, timeout } => {
+                let now = Instant::now();
+                self.calls.call(now, call, Request { session, entry, method, body, due: until(now, timeout) });
+            }
+            Action::CancelCall { call } => self.calls.cancel(call),
+            Action::OpenStream { stream, session, entry } => {
+                self.calls.open_stream(Instant::now(), stream, session, entry);
+            }
+            Action::WriteStream { stream, body } => self.calls.write(stream, body),
+            Action::CancelStream { stream } => self.calls.cancel_stream(stream),
+            Action::Settle(settled) => self.settled.push(settled),
+            Action::Received { reply, result } => match reply {
+                Reply::Completion(reply) => reply.settle(result),
+                Reply::Callback(callback) => {
+                    self.callbacks.push(Box::new(Once(Some(Box::new(move || callback(result))))));
+                }
+                Reply::Answered => {}
+            },
+            Action::Opened(reply, result) => reply.settle(result),
+            Action::Acked(reply, result) => reply.settle(result),
+            Action::Described(reply, result) => reply.settle(result),
+            Action::Changed(reply, result) => reply.settle(result),
+            Action::Done(reply, result) => reply.settle(result),
+            Action::BodyLimit { session, max_body_size } => {
+                if let Some(lane) = self.lanes.get(&session) {
+                    lane.max_body_size.store(max_body_size, std::sync::atomic::Ordering::Relaxed);
+                }
+            }
+            Action::SessionClosed { session } => self.session_closed(session),
+            Action::Recovered => {}
+            Action::Finished => self.finished = true,
         }
     }
 
