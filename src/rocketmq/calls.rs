@@ -100,7 +100,7 @@ impl<S: RpcSink> Calls<S> {
         let (fault, client) = match self.gate(now, request.entry) {
             // Sends that ran out of time while they waited would be cancelled in the moment in which the connection is
             // made. gRPC may then take a stream back that it has not opened, and the server ends the connection.
-            Gate::Dialling(_) if request.method == Method::SendMessage => (Fault::NoConnection, None),
+            Gate::Dialling(_) if request.method == Method::SendMessage => (Fault::Dialling, None),
             Gate::Open(client) | Gate::Dialling(client) => (Fault::NoConnection, Some(client)),
             Gate::Shut(fault) => (fault, None),
             Gate::Wait => {

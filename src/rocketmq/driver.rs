@@ -99,7 +99,6 @@ fn refuse(control: Control) {
             Command::Ack { reply, .. } => reply.settle(Err(error())),
             Command::ChangeInvisible { reply, .. } => reply.settle(Err(error())),
             Command::Describe { reply, .. } => reply.settle(Err(error())),
-            Command::ResumeGroup { .. } => {}
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
         },

@@ -1,8 +1,11 @@
 //! Producers: the handle and its options.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
 
 use super::client::Client;
 use super::driver::Control;
@@ -153,6 +156,8 @@ impl ProducerBuilder {
             lane,
             permits,
             block_when_full: self.block_when_full,
+            stops_groups: self.stop_failed_groups,
+            resumed: Mutex::default(),
             closing: AtomicBool::new(false),
         };
         Ok(Producer { shared: Arc::new(shared) })
@@ -175,6 +180,9 @@ struct ProducerShared {
     lane: Arc<Lane>,
     permits: Arc<Permits<Outgoing>>,
     block_when_full: bool,
+    stops_groups: bool,
+    /// Groups that may go on, until a message of theirs says so.
+    resumed: Mutex<HashSet<String>>,
     closing: AtomicBool,
 }
 
@@ -244,10 +252,13 @@ impl Producer {
             Ok(request) => request,
             Err(error) => return Err(SendError::new(error, message)),
         };
+        // Told with the message, so that it is known neither earlier nor later.
+        let resumes = shared.stops_groups && message.group().is_some_and(|group| shared.resumed.lock().remove(group));
         let outgoing = Outgoing {
             topic: message.topic().into(),
             kind: message.message_type().wire(),
             group: message.group().map(Into::into),
+            resumes,
             request,
             reply,
             body_size: message.body().len(),
@@ -257,7 +268,12 @@ impl Producer {
         match shared.permits.admit(0, outgoing, charge, None, may_wait) {
             Ok(_) => Ok(()),
             // The reply goes unused: a callback of a refused message never runs, and its Pending was never given out.
-            Err(refused) => Err(refused.map(|_| message)),
+            Err(refused) => {
+                if resumes {
+                    shared.resumed.lock().extend(message.group().map(str::to_owned));
+                }
+                Err(refused.map(|_| message))
+            }
         }
     }
 
@@ -290,11 +306,11 @@ impl Producer {
     }
 
     /// Lets a message group go on that a failed message [stopped](ProducerBuilder::stop_failed_groups). What was sent to
-    /// it before this call has failed or fails; what is sent from here on is not stopped. Returns at once. Does nothing
-    /// to a group that is not stopped.
+    /// it before this call has failed or fails; what is sent from here on is not stopped. Returns at once.
     pub fn resume_group(&self, group: &str) {
-        let (session, through) = (self.shared.id, self.shared.permits.last_place(0));
-        self.shared.client.shared.post.command(Command::ResumeGroup { session, group: group.into(), through });
+        if self.shared.stops_groups {
+            self.shared.resumed.lock().insert(group.to_owned());
+        }
     }
 
     /// Closes within 30 s; see [`close_within`](Self::close_within).

@@ -155,12 +155,6 @@ impl<T: Send + 'static> Permits<T> {
         self.lock().admission.take(lane, into);
     }
 
-    /// The place of the lane's last message that was admitted; 0 before the first.
-    #[cfg(feature = "rocketmq")]
-    pub(crate) fn last_place(&self, lane: usize) -> u64 {
-        self.lock().admission.last_places().get(lane).copied().unwrap_or(0)
-    }
-
     /// The results of all places of the lane up to `through` are fixed. `failure` is the first place that failed
     /// since the last call, if flush is to tell it.
     pub(crate) fn fixed(&self, lane: usize, through: u64, failure: Option<(u64, Error)>) {

@@ -40,6 +40,8 @@ pub(crate) struct Outgoing {
     pub topic: Arc<str>,
     pub kind: pb::MessageType,
     pub group: Option<Arc<str>>,
+    /// The user has let its stopped group go on: from this message.
+    pub resumes: bool,
     /// A whole `SendMessageRequest`.
     pub request: Bytes,
     pub reply: Reply,
@@ -142,12 +144,6 @@ pub(crate) enum Command {
         topic: String,
         reply: Completion<Vec<TopicQueue>>,
     },
-    /// A stopped message group goes on with what was admitted after the place `through`.
-    ResumeGroup {
-        session: SessionId,
-        group: Arc<str>,
-        through: u64,
-    },
     Close {
         session: SessionId,
         flush_until: Instant,
@@ -164,6 +160,8 @@ pub(crate) enum Command {
 pub(crate) enum Fault {
     /// The channel has no connection.
     NoConnection,
+    /// The channel is making its connection. Nothing failed.
+    Dialling,
     /// TLS was not agreed on with this peer, for this reason.
     Tls { peer: String, reason: String },
     /// This peer speaks TLS, which the client was not told to.
@@ -175,8 +173,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Whether it says something about the endpoint.
+    /// Whether it says something bad of the endpoint.
     pub(crate) fn is_of_transport(&self) -> bool {
+        !matches!(self, Self::Credentials { .. } | Self::Dialling)
+    }
+
+    /// Whether it may be otherwise at another endpoint.
+    pub(crate) fn is_of_endpoint(&self) -> bool {
         !matches!(self, Self::Credentials { .. })
     }
 
@@ -184,7 +187,9 @@ impl Fault {
     pub(crate) fn error(&self, what: &str) -> Error {
         let tls = |text: String| Error::new(ErrorKind::Tls, text).with_recovery(Recovery::AfterReconnect);
         match self {
-            Self::NoConnection => Error::new(ErrorKind::Transport, format!("{what}: there is no connection")),
+            Self::NoConnection | Self::Dialling => {
+                Error::new(ErrorKind::Transport, format!("{what}: there is no connection"))
+            }
             Self::Tls { peer, reason } => tls(format!("{what}: no TLS connection to {peer}: {}", one_line(reason))),
             Self::PeerSpeaksTls { peer } => tls(format!(
                 "{what}: the proxy at {peer} speaks TLS and the client does not: write https:// before the endpoints"

@@ -186,11 +186,6 @@ impl Engine {
                 self.change_invisible(now, session, handle, invisible, due, reply);
             }
             Command::Describe { session, topic, reply } => self.describe(session, &topic, reply),
-            Command::ResumeGroup { session, group, through } => {
-                if let Some(session) = self.sessions.get_mut(&session) {
-                    session.publisher.resume(&group, through);
-                }
-            }
             Command::Close { session, flush_until, reply } => self.close_session(now, session, flush_until, reply),
             Command::Shutdown { flush_until, reply } => self.shut_down(now, flush_until, reply),
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use protobuf::Message as _;
 
 use super::addresses::AddressId;
-use super::event::{Action, CallEnd, Outgoing, Role, SessionId, Settled};
+use super::event::{Action, CallEnd, Fault, Outgoing, Role, SessionId, Settled};
 use super::publisher::Choice;
 use super::route::Route;
 use super::session::State;
@@ -176,14 +176,18 @@ impl Engine {
             // Neither counts: nothing was tried, or we broke it off.
             CallEnd::NotStarted(fault) => {
                 send.attempts = send.attempts.saturating_sub(1);
+                let untried = |at: &AddressId| !isolated.contains(at) && !send.tried.contains(at);
                 let elsewhere = session.routes.get(&*send.message.topic).is_some_and(|route| {
-                    send.message.group.is_none() && route.writable().any(|queue| !isolated.contains(&queue.address))
+                    send.message.group.is_none() && route.writable().any(|queue| untried(&queue.address))
                 });
-                if elsewhere && fault.is_of_transport() {
+                if elsewhere && fault.is_of_endpoint() {
                     publisher.ready.insert(place);
                 } else {
                     send.tried.clear();
-                    send.last = Some(fault.error(&what));
+                    // What failed before says more than that nothing has failed yet.
+                    if fault != Fault::Dialling || send.last.is_none() {
+                        send.last = Some(fault.error(&what));
+                    }
                     publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
                 }
                 self.pump(now, id);
@@ -242,7 +246,7 @@ impl Engine {
             }
         }
         let stops = match (&settled.result, &settled.group) {
-            (Err(error), Some(group)) => session.publisher.stop(group, place, error),
+            (Err(error), Some(group)) => session.publisher.stop(group, error),
             _ => None,
         };
         self.act(Action::Settle(settled));

@@ -29,24 +29,11 @@ pub(super) struct Publisher {
     /// Message groups with something in flight, and who waits behind it.
     groups: HashMap<Arc<str>, VecDeque<u64>>,
     stop_failed_groups: bool,
-    stopped: HashMap<Arc<str>, Stopped>,
+    /// Groups that wait for the user, and what their messages are told.
+    stopped: HashMap<Arc<str>, Error>,
     /// Calls under way by endpoint.
     pub(super) load: BTreeMap<AddressId, usize>,
     pub(super) cursor: usize,
-}
-
-/// A group that waits for the user.
-struct Stopped {
-    /// What its messages are told.
-    error: Error,
-    /// The last place that it is for, once the user has let the group go on.
-    through: Option<u64>,
-}
-
-impl Stopped {
-    fn is_for(&self, place: u64) -> bool {
-        self.through.is_none_or(|through| place <= through)
-    }
 }
 
 pub(super) struct Send {
@@ -120,9 +107,9 @@ impl Publisher {
     }
 
     /// A message of the group failed: the places that wait behind it and may not go any more, and what to tell them.
-    /// Nothing if groups go on, or if the place was stopped itself.
-    pub(super) fn stop(&mut self, group: &Arc<str>, place: u64, error: &Error) -> Option<(Vec<u64>, Error)> {
-        if !self.stop_failed_groups || self.stopped.get(group).is_some_and(|stopped| stopped.is_for(place)) {
+    /// Nothing if groups go on, or if it is stopped already.
+    pub(super) fn stop(&mut self, group: &Arc<str>, error: &Error) -> Option<(Vec<u64>, Error)> {
+        if !self.stop_failed_groups || self.stopped.contains_key(group) {
             return None;
         }
         let error = Error::new(
@@ -130,27 +117,19 @@ impl Publisher {
             format!("message group {group} is stopped, because a message of it failed; resume_group lets it go on"),
         )
         .with_source(error.clone());
-        self.stopped.insert(Arc::clone(group), Stopped { error: error.clone(), through: None });
+        self.stopped.insert(Arc::clone(group), error.clone());
         let line = self.groups.get(group).map(|line| line.iter().copied().collect()).unwrap_or_default();
         Some((line, error))
     }
 
     /// Why a message may not go that came just now.
     pub(super) fn stopped(&mut self, place: u64) -> Option<Error> {
-        let group = self.sends.get(&place)?.message.group.as_ref()?;
-        let stopped = self.stopped.get(group)?;
-        if stopped.is_for(place) {
-            return Some(stopped.error.clone());
+        let message = &self.sends.get(&place)?.message;
+        let group = message.group.as_ref()?;
+        if message.resumes {
+            self.stopped.remove(group);
         }
-        self.stopped.remove(group);
-        None
-    }
-
-    /// What comes after the place `through` may go.
-    pub(super) fn resume(&mut self, group: &Arc<str>, through: u64) {
-        if let Some(stopped) = self.stopped.get_mut(group) {
-            stopped.through = Some(through);
-        }
+        self.stopped.get(group).cloned()
     }
 
     pub(super) fn unload(&mut self, address: AddressId) {

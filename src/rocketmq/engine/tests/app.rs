@@ -125,6 +125,7 @@ impl World {
             topic: topic.into(),
             kind,
             group: group.clone(),
+            resumes: false,
             request: Bytes::from(request.write_to_bytes().unwrap()),
             reply: Reply::Answered,
             body_size: 10,
