@@ -155,11 +155,11 @@ impl Engine {
         // Those that are closing too: a dead link must not hold up their last sends.
         let mut sessions: Vec<SessionId> =
             self.sessions.iter().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
-        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // An access point that no route names: one speaks for all, so that a dead link to it is found too.
             sessions.extend(self.sessions.keys().copied().take(1));
         }
+        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.
             self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
