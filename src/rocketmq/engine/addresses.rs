@@ -258,6 +258,11 @@ impl Engine {
     /// A new channel takes the place of the old one, whose calls are cancelled and whose streams are opened anew.
     /// Connecting does not wait, so that there is no moment between the old entry and the new one.
     fn replace(&mut self, now: Instant, address: AddressId, old: EntryId, reason: Reason) {
+        if self.sessions.is_empty() {
+            // Only farewells are left: a closed client makes no channels.
+            self.recovery.recovery_failed(old);
+            return;
+        }
         let Some(entry) = self.recovery.replaced(old, now) else { return };
         log::warn!(
             "the connection to {} is replaced by a new one: {reason:?}",
