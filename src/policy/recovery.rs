@@ -222,7 +222,6 @@ impl<A: Clone + Ord> TransportRecovery<A> {
     }
 
     /// A recovery made no channel. The entry stays; its next recovery waits for new evidence and the cooldown.
-    #[cfg(test)]
     pub(crate) fn recovery_failed(&mut self, entry: EntryId) {
         self.finish(entry);
     }

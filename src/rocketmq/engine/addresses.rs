@@ -155,11 +155,11 @@ impl Engine {
         // Those that are closing too: a dead link must not hold up their last sends.
         let mut sessions: Vec<SessionId> =
             self.sessions.iter().filter(|(_, session)| session.uses(address)).map(|(id, _)| *id).collect();
-        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // An access point that no route names: one speaks for all, so that a dead link to it is found too.
             sessions.extend(self.sessions.keys().copied().take(1));
         }
+        sessions.retain(|id| !mutant!(ClosingIsSilent) || self.sessions.get(id).is_some_and(|one| !one.is_closing()));
         if sessions.is_empty() {
             // Nobody is there to speak for: nothing is learnt.
             self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
@@ -258,6 +258,11 @@ impl Engine {
     /// A new channel takes the place of the old one, whose calls are cancelled and whose streams are opened anew.
     /// Connecting does not wait, so that there is no moment between the old entry and the new one.
     fn replace(&mut self, now: Instant, address: AddressId, old: EntryId, reason: Reason) {
+        if self.sessions.is_empty() {
+            // Only farewells are left: a closed client makes no channels.
+            self.recovery.recovery_failed(old);
+            return;
+        }
         let Some(entry) = self.recovery.replaced(old, now) else { return };
         log::warn!(
             "the connection to {} is replaced by a new one: {reason:?}",

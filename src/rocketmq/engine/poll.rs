@@ -132,6 +132,13 @@ impl Engine {
         if longer.is_some_and(|(other, _)| other.lasting(key.invisible) == key) {
             return; // of an earlier receive: what it brings is for this one
         }
+        if left + session.spec.request_timeout < SHORTEST_POLL {
+            // What is left of the receive is not worth a refusal.
+            if let Some(Operation::Receive { answered, .. }) = self.operations.get_mut(&number) {
+                answered.insert(key);
+            }
+            return;
+        }
         let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
         let Some(filter) = consumer.subscriptions.get(&key.topic).cloned() else { return };
         let namespace = &session.spec.namespace;

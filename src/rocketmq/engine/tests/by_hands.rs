@@ -227,6 +227,23 @@ fn a_poll_that_finds_nothing_early_goes_again() {
 }
 
 #[test]
+fn a_receive_that_is_nearly_over_does_not_ask_for_a_poll_that_is_refused() {
+    let mut hands = opened_consumer(&["topic"], &[1]);
+    let mut first = hands.receive(1, 10 * SECOND);
+    let mut second = hands.receive(1, 10 * SECOND);
+    for _ in 0..9 {
+        hands.wait(SECOND);
+        hands.beat();
+    }
+    let poll = hands.asked(ReceiveMessage)[0].clone();
+    hands.message(poll.id, "topic", "h1");
+    hands.end(poll.id, CallEnd::StreamOver);
+    assert_eq!(handles(&mut first), ["h1"]);
+    assert!(hands.asked(ReceiveMessage).is_empty());
+    assert!(second.try_wait().unwrap().unwrap().is_empty(), "no failure: there was nothing");
+}
+
+#[test]
 fn what_outlives_its_receive_is_for_the_next_that_asks_for_no_longer() {
     let mut hands = opened_consumer(&["topic"], &[1, 2]);
     let mut first = hands.receive(2, 20 * SECOND);
