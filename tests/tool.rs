@@ -433,6 +433,18 @@ mod rocketmq {
     }
 
     #[test]
+    fn servers_with_a_certificate_of_their_own_are_spoken_to_when_told_so() {
+        let proxy = Proxy::builder().tls(Proxy::SELF_SIGNED.0, Proxy::SELF_SIGNED.1).start().unwrap();
+        proxy.create_topic("t", MessageType::Normal, 4);
+        let line = format!("rocketmq produce --endpoint https://{} --topic t --count 3", proxy.addr(0));
+        assert!(run(&format!("{line} --tls-insecure")).status.success());
+        let output = run(&line);
+        assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+        assert!(stderr(&output).contains("certificate"), "{}", stderr(&output));
+        assert_eq!(proxy.stored("t").len(), 3);
+    }
+
+    #[test]
     fn the_broker_serves_until_ctrl_c() {
         let mut child =
             tool("broker rocketmq --port 0 --topic t --topic f=fifo").stdout(Stdio::piped()).spawn().unwrap();

@@ -71,7 +71,13 @@ fn rocketmq(args: &Args) -> Result<Outcome, Failure> {
     introduce(args, "An embedded RocketMQ proxy");
     let embedded = crate::rocketmq::embedded::Embedded::start()?;
     embedded.proxy().create_topic("demo", Kind::Normal.message_type(), 4);
-    let server = ServerArgs { endpoint: embedded.endpoint(), access_key: None, secret_key: None };
+    let server = ServerArgs {
+        endpoint: embedded.endpoint(),
+        access_key: None,
+        secret_key: None,
+        tls_roots: None,
+        tls_insecure: false,
+    };
     let send = SendArgs {
         kind: Kind::Normal,
         message_groups: 1,

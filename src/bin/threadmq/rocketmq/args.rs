@@ -1,5 +1,6 @@
 //! Arguments that the RocketMQ commands share, and the messages that they ask for.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -17,7 +18,7 @@ pub const MOST_AT_ONCE: usize = 32;
 /// Where the cluster is, and who asks.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// gRPC endpoints of the proxies: host:port[;host:port...]
+    /// gRPC endpoints of the proxies: [https://]host:port[;host:port...]
     #[arg(long, value_name = "ENDPOINT", default_value = "127.0.0.1:8081")]
     pub endpoint: String,
     /// Access key, if the server wants calls to be signed
@@ -26,6 +27,12 @@ pub struct ServerArgs {
     /// Secret key that goes with it
     #[arg(long, value_name = "SECRET", requires = "access_key")]
     pub secret_key: Option<String>,
+    /// PEM file with the certificates to trust; switches TLS on [default with https://: those of the system]
+    #[arg(long, value_name = "FILE")]
+    pub tls_roots: Option<PathBuf>,
+    /// Take any certificate, so that anybody in between can read and change everything; switches TLS on
+    #[arg(long, conflicts_with = "tls_roots")]
+    pub tls_insecure: bool,
 }
 
 /// How messages are sent.

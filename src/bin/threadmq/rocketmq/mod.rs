@@ -12,7 +12,7 @@ pub mod verify;
 use std::time::Duration;
 
 use clap::Subcommand;
-use threadmq::rocketmq::{Client, FilterExpression, Message, Producer, SendReceipt, SimpleConsumer};
+use threadmq::rocketmq::{Client, FilterExpression, Message, Producer, SendReceipt, SimpleConsumer, TlsOptions};
 use threadmq::{Error, ErrorKind};
 
 use crate::outcome::{EXIT_CODES, Failure, Outcome};
@@ -56,6 +56,13 @@ pub fn connect(server: &ServerArgs) -> Result<Client, Failure> {
     let mut builder = Client::builder(&server.endpoint);
     if let (Some(key), Some(secret)) = (&server.access_key, &server.secret_key) {
         builder = builder.credentials(key, secret);
+    }
+    if let Some(file) = &server.tls_roots {
+        let pem =
+            std::fs::read(file).map_err(|error| Failure::new(format!("--tls-roots {}: {error}", file.display())))?;
+        builder = builder.tls(TlsOptions::new().root_certificates(pem));
+    } else if server.tls_insecure {
+        builder = builder.tls(TlsOptions::new().danger_accept_invalid_certificates(true));
     }
     builder.build().map_err(|error| Failure::of(&format!("--endpoint {}", server.endpoint), &error))
 }
