@@ -23,7 +23,11 @@ pub(super) struct Addresses {
     endpoints: BTreeMap<AddressId, Endpoints>,
     entries: BTreeMap<AddressId, EntryId>,
     /// Heartbeats of one round on an entry: how many are out, and the best that was heard.
-    rounds: BTreeMap<EntryId, Round>,
+    /// By when they began, too: one may be sent while the answers to the one before, just past their deadline, are on
+    /// their way.
+    rounds: BTreeMap<(EntryId, Instant), Round>,
+    /// When the last one of each entry began.
+    latest: BTreeMap<EntryId, Instant>,
     next: u32,
     /// Channels made so far: each begins with another address of its endpoints.
     made: usize,
@@ -94,7 +98,8 @@ impl Engine {
     /// No session uses the address any more.
     pub(super) fn retire(&mut self, now: Instant, address: AddressId) {
         let Some(entry) = self.addresses.entries.remove(&address) else { return };
-        self.addresses.rounds.remove(&entry);
+        self.addresses.rounds.retain(|(of, _), _| *of != entry);
+        self.addresses.latest.remove(&entry);
         self.isolated.remove(&address);
         self.recovery.retired(entry, now);
         self.act(Action::CloseChannel { entry });
@@ -165,7 +170,8 @@ impl Engine {
             self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
             return;
         }
-        self.addresses.rounds.insert(entry, Round { out: sessions.len(), best: None });
+        self.addresses.latest.insert(entry, now);
+        self.addresses.rounds.insert((entry, now), Round { out: sessions.len(), best: None });
         for id in sessions {
             let Some(session) = self.sessions.get(&id) else { continue };
             let body = encode(&session.heartbeat());
@@ -196,7 +202,7 @@ impl Engine {
         if good && self.isolated.remove(&call.address) {
             self.pump_all(now);
         }
-        let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
+        let Some(round) = self.addresses.rounds.get_mut(&(call.entry, call.started)) else { return };
         round.out = round.out.saturating_sub(1);
         let best = match round.best {
             Some(best) if rank(best) <= rank(outcome) => best,
@@ -205,20 +211,29 @@ impl Engine {
         round.best = Some(best);
         // A good answer is enough; a bad one has to wait for the others.
         if best == HeartbeatOutcome::Ok || round.out == 0 {
-            self.addresses.rounds.remove(&call.entry);
-            self.recovery.heartbeat_ended(call.entry, best, now);
+            self.round_over(call, best, now);
             self.recovery_due(now);
+        }
+    }
+
+    fn round_over(&mut self, call: &Call, outcome: HeartbeatOutcome, now: Instant) {
+        let (entry, started) = (call.entry, call.started);
+        self.addresses.rounds.remove(&(entry, started));
+        let overtaken = self.addresses.latest.get(&entry).is_some_and(|latest| *latest > started);
+        if overtaken {
+            self.recovery.overtaken_heartbeat_ended(entry, started, outcome, now);
+        } else {
+            self.recovery.heartbeat_ended(entry, outcome, now);
         }
     }
 
     /// A heartbeat ends with its session: its round does not wait for it.
     pub(super) fn heartbeat_forgotten(&mut self, call: &Call) {
-        let Some(round) = self.addresses.rounds.get_mut(&call.entry) else { return };
+        let Some(round) = self.addresses.rounds.get_mut(&(call.entry, call.started)) else { return };
         round.out = round.out.saturating_sub(1);
         if round.out == 0 {
             let best = round.best.unwrap_or(HeartbeatOutcome::Abandoned);
-            self.addresses.rounds.remove(&call.entry);
-            self.recovery.heartbeat_ended(call.entry, best, call.started);
+            self.round_over(call, best, call.started);
             self.arm_recovery();
         }
     }
@@ -268,7 +283,8 @@ impl Engine {
             "the connection to {} is replaced by a new one: {reason:?}",
             self.addresses.endpoints(address).map(|endpoints| endpoints.target(0)).unwrap_or_default()
         );
-        self.addresses.rounds.remove(&old);
+        self.addresses.rounds.retain(|(of, _), _| *of != old);
+        self.addresses.latest.remove(&old);
         self.connect(address, entry);
         self.stats.recoveries += 1;
         self.act(Action::Recovered);
