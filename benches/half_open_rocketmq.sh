@@ -14,7 +14,10 @@ if [ -z "${TOOL:-}" ] || [ -z "${NETWORK:-}" ]; then
 fi
 tool=${TOOL:-$CARGO_TARGET_DIR/debug/threadmq} network=${NETWORK:-$CARGO_TARGET_DIR/debug/examples/testkit_network}
 
-free_port() { python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",0)); print(s.getsockname()[1])'; }
+# All at once, so that no two are the same.
+free_ports() { python3 -c 'import socket, sys
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
+print(*(s.getsockname()[1] for s in sockets))' "$1"; }
 dir=$(mktemp -d)
 clean_up() {
   # shellcheck disable=SC2046
@@ -24,7 +27,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-port=$(free_port)
+read -r port fronts <<< "$(free_ports "$((runs + 1))")"
+read -r -a fronts <<< "$fronts"
 "$server" start --dir "$dir/server" --port "$port" > /dev/null
 topics=()
 for run in $(seq "$runs"); do topics+=("h$run"); done
@@ -33,8 +37,7 @@ for run in $(seq "$runs"); do topics+=("h$run"); done
 sleep 3
 
 one() { # RUN
-  local front status=0 out=$dir/out$1
-  front=$(free_port)
+  local front=${fronts[$(($1 - 1))]} status=0 out=$dir/out$1
   # Routes name the port that the client asked for: that of the network.
   mkfifo "$dir/commands$1"
   "$network" "127.0.0.1:$front" "127.0.0.1:$port" < "$dir/commands$1" > /dev/null &
