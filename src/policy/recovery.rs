@@ -184,25 +184,6 @@ impl<A: Clone + Ord> TransportRecovery<A> {
         }
     }
 
-    /// A heartbeat ended that began at `started`, after a later one had been sent: it says what it says, unless a later
-    /// one was answered already. What is asked of the latest is still open.
-    pub(crate) fn overtaken_heartbeat_ended(
-        &mut self,
-        entry: EntryId,
-        started: Instant,
-        outcome: HeartbeatOutcome,
-        now: Instant,
-    ) {
-        let Some(entry) = self.entries.get_mut(&entry) else { return };
-        if entry.proved.is_some_and(|proved| proved >= started) {
-            return;
-        }
-        entry.verdict = entry.verdict.after(outcome, now);
-        if outcome == HeartbeatOutcome::Ok {
-            entry.proved = Some(started);
-        }
-    }
-
     /// An ordinary call over an entry, begun at `call_started`, ended past its deadline or UNAVAILABLE while the
     /// channel read READY: a heartbeat should have a look, if none has had since.
     pub(crate) fn hint(&mut self, entry: EntryId, call_started: Instant, now: Instant) {

@@ -390,6 +390,17 @@ mod tests {
     }
 
     #[test]
+    fn sends_are_not_started_on_a_channel_that_dials() {
+        let now = Instant::now();
+        let (mut calls, told) = calls(now);
+        calls.supplied(now, Ok(Credentials::new("a", "b")));
+        calls.call(now, CallId(1), request(now + SECOND * 600));
+        assert!(told.try_recv().is_err(), "an acknowledgement is under way");
+        calls.call(now, CallId(2), Request { method: Method::SendMessage, ..request(now + SECOND * 600) });
+        assert_eq!(not_started(told.try_recv().unwrap()), (CallId(2), Fault::Dialling));
+    }
+
+    #[test]
     fn calls_wait_for_credentials_as_long_as_they_may() {
         let now = Instant::now();
         let (mut calls, told) = calls(now);

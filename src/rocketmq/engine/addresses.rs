@@ -23,11 +23,7 @@ pub(super) struct Addresses {
     endpoints: BTreeMap<AddressId, Endpoints>,
     entries: BTreeMap<AddressId, EntryId>,
     /// Heartbeats of one round on an entry: how many are out, and the best that was heard.
-    /// By when they began, too: one may be sent while the answers to the one before, just past their deadline, are on
-    /// their way.
-    rounds: BTreeMap<(EntryId, Instant), Round>,
-    /// When the last one of each entry began.
-    latest: BTreeMap<EntryId, Instant>,
+    rounds: BTreeMap<EntryId, Round>,
     next: u32,
     /// Channels made so far: each begins with another address of its endpoints.
     made: usize,
@@ -35,11 +31,18 @@ pub(super) struct Addresses {
 
 #[derive(Debug)]
 struct Round {
+    started: Instant,
     out: usize,
     best: Option<HeartbeatOutcome>,
 }
 
 impl Addresses {
+    /// The round that a heartbeat belongs to. One good answer ends a round; those that come after it are not of the
+    /// next.
+    fn round_of(&mut self, call: &Call) -> Option<&mut Round> {
+        self.rounds.get_mut(&call.entry).filter(|round| round.started == call.started)
+    }
+
     pub(super) fn number(&mut self, endpoints: &Endpoints) -> AddressId {
         if let Some(known) = self.numbers.get(endpoints) {
             return *known;
@@ -98,8 +101,7 @@ impl Engine {
     /// No session uses the address any more.
     pub(super) fn retire(&mut self, now: Instant, address: AddressId) {
         let Some(entry) = self.addresses.entries.remove(&address) else { return };
-        self.addresses.rounds.retain(|(of, _), _| *of != entry);
-        self.addresses.latest.remove(&entry);
+        self.addresses.rounds.remove(&entry);
         self.isolated.remove(&address);
         self.recovery.retired(entry, now);
         self.act(Action::CloseChannel { entry });
@@ -170,8 +172,7 @@ impl Engine {
             self.recovery.heartbeat_ended(entry, HeartbeatOutcome::Abandoned, now);
             return;
         }
-        self.addresses.latest.insert(entry, now);
-        self.addresses.rounds.insert((entry, now), Round { out: sessions.len(), best: None });
+        self.addresses.rounds.insert(entry, Round { started: now, out: sessions.len(), best: None });
         for id in sessions {
             let Some(session) = self.sessions.get(&id) else { continue };
             let body = encode(&session.heartbeat());
@@ -202,7 +203,7 @@ impl Engine {
         if good && self.isolated.remove(&call.address) {
             self.pump_all(now);
         }
-        let Some(round) = self.addresses.rounds.get_mut(&(call.entry, call.started)) else { return };
+        let Some(round) = self.addresses.round_of(call) else { return };
         round.out = round.out.saturating_sub(1);
         let best = match round.best {
             Some(best) if rank(best) <= rank(outcome) => best,
@@ -211,29 +212,20 @@ impl Engine {
         round.best = Some(best);
         // A good answer is enough; a bad one has to wait for the others.
         if best == HeartbeatOutcome::Ok || round.out == 0 {
-            self.round_over(call, best, now);
+            self.addresses.rounds.remove(&call.entry);
+            self.recovery.heartbeat_ended(call.entry, best, now);
             self.recovery_due(now);
-        }
-    }
-
-    fn round_over(&mut self, call: &Call, outcome: HeartbeatOutcome, now: Instant) {
-        let (entry, started) = (call.entry, call.started);
-        self.addresses.rounds.remove(&(entry, started));
-        let overtaken = self.addresses.latest.get(&entry).is_some_and(|latest| *latest > started);
-        if overtaken {
-            self.recovery.overtaken_heartbeat_ended(entry, started, outcome, now);
-        } else {
-            self.recovery.heartbeat_ended(entry, outcome, now);
         }
     }
 
     /// A heartbeat ends with its session: its round does not wait for it.
     pub(super) fn heartbeat_forgotten(&mut self, call: &Call) {
-        let Some(round) = self.addresses.rounds.get_mut(&(call.entry, call.started)) else { return };
+        let Some(round) = self.addresses.round_of(call) else { return };
         round.out = round.out.saturating_sub(1);
         if round.out == 0 {
             let best = round.best.unwrap_or(HeartbeatOutcome::Abandoned);
-            self.round_over(call, best, call.started);
+            self.addresses.rounds.remove(&call.entry);
+            self.recovery.heartbeat_ended(call.entry, best, call.started);
             self.arm_recovery();
         }
     }
@@ -283,8 +275,7 @@ impl Engine {
             "the connection to {} is replaced by a new one: {reason:?}",
             self.addresses.endpoints(address).map(|endpoints| endpoints.target(0)).unwrap_or_default()
         );
-        self.addresses.rounds.retain(|(of, _), _| *of != old);
-        self.addresses.latest.remove(&old);
+        self.addresses.rounds.remove(&old);
         self.connect(address, entry);
         self.stats.recoveries += 1;
         self.act(Action::Recovered);

@@ -9,11 +9,13 @@ use protobuf::{Message as _, MessageField};
 use super::network::{bytes, status};
 use crate::error::Error;
 use crate::pending::{Pending, Reply, completion};
+use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::engine::event::{
-    Action, Arrived, CallEnd, CallId, Command, ConsumerSpec, EntryId, Handle, Opened, ProducerSpec, Role, RpcEvent,
-    SessionId, SessionSpec, StreamId,
+    Action, Arrived, CallEnd, CallId, Command, ConsumerSpec, EntryId, Handle, Opened, Outgoing, ProducerSpec, Role,
+    RpcEvent, SessionId, SessionSpec, StreamId,
 };
 use crate::rocketmq::engine::{Engine, EngineOptions};
+use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::endpoints::{AccessPoint, Endpoints};
 use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
@@ -40,6 +42,8 @@ pub(super) struct Hands {
     /// Channels that are open.
     pub channels: BTreeMap<EntryId, Endpoints>,
     pub recovered: u32,
+    /// Results of sends.
+    pub settled: Vec<(u64, Result<SendReceipt, Error>)>,
     pub request_timeout: Duration,
     pub finished: bool,
 }
@@ -85,6 +89,7 @@ impl Hands {
             streams: BTreeMap::new(),
             channels: BTreeMap::new(),
             recovered: 0,
+            settled: Vec::new(),
             request_timeout: 3 * SECOND,
             finished: false,
         }
@@ -118,6 +123,7 @@ impl Hands {
                 Action::Received { reply: Reply::Completion(reply), result } => reply.settle(result),
                 Action::Acked(reply, result) => reply.settle(result),
                 Action::Changed(reply, result) => reply.settle(result),
+                Action::Settle(settled) => self.settled.push((settled.place, settled.result)),
                 Action::Recovered => self.recovered += 1,
                 Action::Finished => self.finished = true,
                 _ => {}
@@ -160,6 +166,17 @@ impl Hands {
         self.open(Role::Producer(spec), 60 * SECOND)
     }
 
+    /// A producer beside the first.
+    pub(super) fn another_producer(&mut self) -> Pending<Opened> {
+        let spec =
+            ProducerSpec { topics: vec!["topic".into()], max_attempts: 3, in_flight: 10, stop_failed_groups: false };
+        let (reply, pending) = completion();
+        let (namespace, request_timeout) = (String::new(), self.request_timeout);
+        let spec = Box::new(SessionSpec { namespace, request_timeout, role: Role::Producer(spec) });
+        self.command(Command::Open { session: SessionId(2), spec, due: self.now + 60 * SECOND, reply });
+        pending
+    }
+
     pub(super) fn consumer(&mut self, topics: &[&str]) -> Pending<Opened> {
         let subscriptions = topics.iter().map(|topic| ((*topic).to_owned(), filter("*"))).collect();
         let await_duration = 10 * SECOND;
@@ -197,6 +214,23 @@ impl Hands {
     pub(super) fn beat(&mut self) {
         let good = CallEnd::Response(bytes(&pb::HeartbeatResponse { status: status(20000), ..Default::default() }));
         self.asked(Method::Heartbeat).into_iter().for_each(|asked| self.end(asked.id, good.clone()));
+    }
+
+    /// A message of no group is admitted. Its result goes into `settled`.
+    pub(super) fn send(&mut self, place: u64, timeout: Duration) {
+        let (called_at, due) = (self.now, Some(self.now + timeout));
+        let ticket = Ticket { lane: 0, place, sequence_id: 0, called_at, due, charge: 1 };
+        let item = Outgoing {
+            topic: "topic".into(),
+            kind: pb::MessageType::NORMAL,
+            group: None,
+            resumes: false,
+            request: Bytes::new(),
+            reply: Reply::Answered,
+            body_size: 1,
+        };
+        self.engine.handle_admitted(self.now, SESSION, &mut vec![Admitted { ticket, item }]);
+        self.drain();
     }
 
     pub(super) fn receive(&mut self, max: usize, invisible: Duration) -> Pending<Vec<Arrived>> {

@@ -9,6 +9,7 @@ mod consumers;
 mod coverage;
 mod decisions;
 mod depot;
+mod evidence;
 mod faults;
 mod hands;
 mod mutants;
