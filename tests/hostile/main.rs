@@ -3,6 +3,8 @@
 //! go on, and memory stays bounded.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)] // a test fails by panicking
 
+#[path = "../apart/mod.rs"]
+mod apart;
 mod bystander;
 mod consuming;
 mod creating;
@@ -11,8 +13,6 @@ mod frames;
 mod liar;
 mod sending;
 
-use std::io::Read;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,69 +24,22 @@ const SLACK: Duration = Duration::from_secs(5);
 const GROWTH: u64 = 64 * 1024;
 /// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(600);
-/// Set in the process that runs one test.
-const APART: &str = "THREADMQ_TEST_APART";
 
-/// Runs a test in a process of its own, so that its memory can be told from that of others and a hang can be ended.
-/// In the end no thread of the library may have panicked, and the process may not have grown.
+/// Runs a test in a process of its own. In the end no thread of the library may have panicked, and the process may not
+/// have grown.
 fn apart(test: &str, body: impl FnOnce()) {
-    if std::env::var_os(APART).is_none() {
-        run_alone(test);
-        return;
-    }
-    static PANICS: AtomicUsize = AtomicUsize::new(0);
-    let printed = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        if std::thread::current().name().is_some_and(|name| name.starts_with("tmq-")) {
-            PANICS.fetch_add(1, Ordering::SeqCst);
-        }
-        printed(info);
-    }));
-    let before = peak();
-    body();
-    assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a thread of the library panicked");
-    let grown = peak().saturating_sub(before);
-    println!("{test} is done, peak memory grew by {grown} KiB");
-    assert!(grown < GROWTH, "memory grew by {grown} KiB");
-}
-
-fn run_alone(test: &str) {
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(APART, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdout = process.stdout.take().unwrap();
-    let reading = std::thread::spawn(move || {
-        let mut said = String::new();
-        let _ = stdout.read_to_string(&mut said);
-        said
+    apart::apart(test, GROWTH, HANGS, || {
+        static PANICS: AtomicUsize = AtomicUsize::new(0);
+        let printed = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().name().is_some_and(|name| name.starts_with("tmq-")) {
+                PANICS.fetch_add(1, Ordering::SeqCst);
+            }
+            printed(info);
+        }));
+        body();
+        assert_eq!(PANICS.load(Ordering::SeqCst), 0, "a thread of the library panicked");
     });
-    let end = Instant::now() + HANGS;
-    let status = loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            break Some(status);
-        }
-        if Instant::now() > end {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let said = reading.join().unwrap();
-    print!("{said}");
-    let status = status.unwrap_or_else(|| panic!("{test} hangs"));
-    // A name that is wrong would run nothing, and pass.
-    assert!(status.success() && said.contains("is done, peak memory"), "{test}: {status}");
-}
-
-/// The most memory that the process ever had, in KiB.
-fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

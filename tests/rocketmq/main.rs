@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+#[path = "../apart/mod.rs"]
+mod apart;
 mod half_open;
 mod hostile;
 mod real_security;

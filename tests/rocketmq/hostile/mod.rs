@@ -7,8 +7,6 @@ mod sends;
 mod sessions;
 mod strangers;
 
-use std::io::Read;
-use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,8 +20,6 @@ use crate::target::PATIENCE;
 const SLACK: Duration = Duration::from_secs(10);
 /// A test that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(300);
-/// Set in the process that runs one test.
-const APART: &str = "THREADMQ_TEST_APART";
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -93,50 +89,6 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a test in a process of its own, so that its memory can be told from that of others and a hang can be ended.
 fn apart(test: &str, most_kib: u64, body: impl FnOnce()) {
-    if std::env::var_os(APART).is_some() {
-        let before = peak();
-        body();
-        let grown = peak().saturating_sub(before);
-        println!("{test} is done, peak memory grew by {grown} KiB");
-        assert!(grown < most_kib, "memory grew by {grown} KiB");
-        return;
-    }
-    let mut process = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(APART, "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdout = process.stdout.take().unwrap();
-    let reading = std::thread::spawn(move || {
-        let mut said = String::new();
-        let _ = stdout.read_to_string(&mut said);
-        said
-    });
-    let end = Instant::now() + HANGS;
-    let status = loop {
-        if let Some(status) = process.try_wait().unwrap() {
-            break Some(status);
-        }
-        if Instant::now() > end {
-            process.kill().unwrap();
-            process.wait().unwrap();
-            break None;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let said = reading.join().unwrap();
-    print!("{said}");
-    let status = status.unwrap_or_else(|| panic!("{test} hangs"));
-    // A name that is wrong would run nothing, and pass.
-    assert!(status.success() && said.contains("is done, peak memory"), "{test}: {status}");
-}
-
-/// The most memory that the process ever had, in KiB.
-fn peak() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    crate::apart::apart(test, most_kib, HANGS, body);
 }
