@@ -73,7 +73,7 @@ lint-msrv: setup-lint
 
 lint-scripts:
 	@if command -v shellcheck > /dev/null; then \
-	  shellcheck -x tests/run tests/setup tests/msrv tests/licences tests/servers/pulsar tests/servers/rocketmq tests/servers/lib.sh .ci/run; \
+	  shellcheck -x benches/*.sh benches/peers/* tests/run tests/setup tests/msrv tests/licences tests/servers/pulsar tests/servers/rocketmq tests/servers/lib.sh .ci/run; \
 	fi
 
 bench: setup-build

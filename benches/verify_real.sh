@@ -15,6 +15,7 @@ free_port() { python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",
 port=$(free_port) http=$(free_port) front=$(free_port)
 dir=$(mktemp -d)
 mkfifo "$dir/commands"
+# shellcheck disable=SC2329 # the trap calls it
 clean_up() { "$server" stop --dir "$dir/server" || true; kill "${network_pid:-}" 2> /dev/null || true; rm -rf "$dir"; }
 trap clean_up EXIT
 
@@ -23,7 +24,7 @@ exec 3> "$dir/commands"
 "$server" start --dir "$dir/server" --port "$port" --http "$http" --advertise "$front" > /dev/null
 
 failed=0
-for fault in "${@:-freeze kill half-open}"; do for fault in $fault; do for batching in on off; do
+for words in "${@:-freeze kill half-open}"; do for fault in $words; do for batching in on off; do
   "$tool" pulsar verify --url "pulsar://127.0.0.1:$front" --rate "$RATE" --seconds "$SECONDS_EACH" \
     --send-timeout "$SEND_TIMEOUT" --batching "$batching" --json > "$dir/out" & verify=$!
   sleep 8

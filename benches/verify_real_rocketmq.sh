@@ -18,6 +18,7 @@ free_port() { python3 -c 'import socket; s=socket.socket(); s.bind(("127.0.0.1",
 port=$(free_port) front=$(free_port)
 dir=$(mktemp -d)
 mkfifo "$dir/commands"
+# shellcheck disable=SC2329 # the trap calls it
 clean_up() { "$server" stop --dir "$dir/server" || true; kill "${network_pid:-}" 2> /dev/null || true; rm -rf "$dir"; }
 trap clean_up EXIT
 
@@ -29,7 +30,7 @@ exec 3> "$dir/commands"
 orderly=()
 if [ "$TYPE" = fifo ]; then orderly=(--fifo); fi
 failed=0
-for fault in "${@:-half-open freeze kill}"; do for fault in $fault; do
+for words in "${@:-half-open freeze kill}"; do for fault in $words; do
   "$server" topic create "$fault" --type "${TYPE^^}" --dir "$dir/server" > /dev/null
   "$server" group create "$fault" "${orderly[@]+"${orderly[@]}"}" --dir "$dir/server" > /dev/null
   sleep 3

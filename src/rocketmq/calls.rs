@@ -195,6 +195,11 @@ impl<S: RpcSink> Calls<S> {
         self.arrived(now, event)
     }
 
+    /// No frequent call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.rpc.is_idle()
+    }
+
     /// Whoever waited for the ends of calls has been told.
     pub(super) fn clear(&mut self) {
         self.rpc.clear();
@@ -398,6 +403,27 @@ mod tests {
         assert!(told.try_recv().is_err(), "an acknowledgement is under way");
         calls.call(now, CallId(2), Request { method: Method::SendMessage, ..request(now + SECOND * 600) });
         assert_eq!(not_started(told.try_recv().unwrap()), (CallId(2), Fault::Dialling));
+    }
+
+    #[test]
+    fn a_stream_whose_server_does_not_read_is_cancelled() {
+        let now = Instant::now();
+        let (mut calls, told) = calls(now);
+        calls.supplied(now, Ok(Credentials::new("a", "b")));
+        let stream = StreamId(1);
+        calls.open_stream(now, stream, SessionId(1), entry(now));
+        for _ in 0..1_000 {
+            calls.write(stream, Bytes::from_static(b"stacks"));
+        }
+        assert!(told.try_recv().is_err(), "the channel dials, and so many may wait");
+        for _ in 0..100 {
+            calls.write(stream, Bytes::from_static(b"stacks"));
+        }
+        let ended = told.recv_timeout(SECOND * 60).unwrap();
+        assert_eq!(ended, RpcEvent::StreamEnded { stream, reason: "cancelled".to_owned() });
+        calls.arrived(now, ended);
+        calls.write(stream, Bytes::from_static(b"stacks"));
+        assert!(told.try_recv().is_err(), "once");
     }
 
     #[test]

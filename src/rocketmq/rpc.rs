@@ -8,7 +8,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_channel::mpsc::{UnboundedSender, unbounded};
+use futures_channel::mpsc;
 use futures_util::StreamExt;
 use futures_util::future::{AbortHandle, Abortable, Either, FutureExt, select};
 use grpcio::{
@@ -45,7 +45,7 @@ pub(super) struct Rpc<S> {
 pub(super) type GrpcBytesMethod = GrpcMethod<Bytes, Bytes>;
 
 struct Stream {
-    writer: UnboundedSender<Bytes>,
+    writer: mpsc::Sender<Bytes>,
     abort: AbortHandle,
 }
 
@@ -145,6 +145,11 @@ impl<S: RpcSink> Rpc<S> {
         self.frequent.look(call, ready)
     }
 
+    /// No frequent call is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.frequent.is_idle()
+    }
+
     /// Whoever waited for the ends has been told.
     pub(super) fn clear(&mut self) {
         self.frequent.clear();
@@ -180,7 +185,7 @@ impl<S: RpcSink> Rpc<S> {
                 return;
             }
         };
-        let (writer, writes) = unbounded::<Bytes>();
+        let (writer, writes) = mpsc::channel::<Bytes>(UNREAD);
         let (abort, registration) = AbortHandle::new_pair();
         let frames = self.sink.clone();
         let read = receiver
@@ -207,10 +212,13 @@ impl<S: RpcSink> Rpc<S> {
         self.streams.insert(stream, Stream { writer, abort });
     }
 
+    /// Cancels a stream whose server asks and asks and does not read the answers.
     pub(super) fn write(&mut self, stream: StreamId, body: Bytes) {
-        if let Some(open) = self.streams.get(&stream) {
-            // The stream's end is on its way if this fails.
-            let _ = open.writer.unbounded_send(body);
+        let Some(open) = self.streams.get_mut(&stream) else { return };
+        // Otherwise, if it fails, the stream's end is on its way.
+        if open.writer.try_send(body).is_err_and(|refused| refused.is_full()) {
+            log::warn!("a server does not read what it is sent on its telemetry stream, which is cancelled");
+            self.cancel_stream(stream);
         }
     }
 
@@ -233,6 +241,9 @@ impl<S> Drop for Rpc<S> {
         self.streams.values().for_each(|stream| stream.abort.abort());
     }
 }
+
+/// So many writes wait on a stream. More than any server has reason to ask for at once.
+const UNREAD: usize = 1024;
 
 /// What gRPC says when there is no connection, and when one breaks.
 const UNAVAILABLE: i32 = 14;

@@ -89,6 +89,10 @@ impl<S: RpcSink + Sync> UnaryCalls<S> {
         Some(RpcEvent::Ended { call, ready, end })
     }
 
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// Takes down what is over.
     pub(super) fn clear(&mut self) {
         self.over.clear();

@@ -61,12 +61,17 @@ impl<C, U> Inboxes<C, U> {
         self.user.drain(into);
     }
 
+    /// Nothing is posted at this moment.
+    pub fn is_empty(&self) -> bool {
+        self.control.is_empty() && self.user.is_empty()
+    }
+
     /// The loop is about to sleep. False if there is work: do not sleep. If true, every later post calls the waker,
     /// until one has or [`unpark`](Self::unpark) is called.
     pub fn park(&self) -> bool {
         self.parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.control.is_empty() && self.user.is_empty() {
+        if self.is_empty() {
             return true;
         }
         // A poster may have seen it and wake us for nothing: that costs one empty turn.

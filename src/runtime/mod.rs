@@ -10,6 +10,8 @@ pub(crate) mod clock;
 pub(crate) mod deadlines;
 pub(crate) mod inbox;
 pub(crate) mod lookup;
+#[cfg(feature = "rocketmq")]
+pub(crate) mod nap;
 pub(crate) mod permits;
 pub(crate) mod supervisor;
 pub(crate) mod sweeper;

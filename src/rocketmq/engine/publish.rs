@@ -66,14 +66,8 @@ impl Engine {
     /// Starts what can be started.
     pub(super) fn pump(&mut self, now: Instant, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let publisher = &mut session.publisher;
-        while let Some((at, place)) = publisher.pausing.first().copied() {
-            if at > now {
-                self.timers.arm(Timer::Pump(id), at);
-                break;
-            }
-            publisher.pausing.pop_first();
-            publisher.ready.insert(place);
+        if let Some(at) = session.publisher.wake(now) {
+            self.timers.arm(Timer::Pump(id), at);
         }
         let starting = matches!(session.state, State::Starting { .. });
         // A consumer's topics are asked for until they are known; a producer's when something is sent to them.
@@ -88,12 +82,12 @@ impl Engine {
         if starting {
             return;
         }
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        let ready: Vec<u64> = session.publisher.ready.iter().copied().collect();
-        for place in ready {
+        let mut from = 0;
+        while let Some(place) = self.sessions.get(&id).and_then(|session| session.publisher.next_ready(from)) {
             if !self.start_send(now, id, place) {
                 break;
             }
+            from = place + 1;
         }
     }
 
@@ -131,7 +125,7 @@ impl Engine {
                     self.sessions.get(&id).and_then(|session| Some(session.publisher.sends.get(&place)?.fate(&error)));
                 self.settle_send(now, id, place, Err(fate.unwrap_or(error)));
                 if self.sessions.contains_key(&id) {
-                    // The next of its group became ready after this round began.
+                    // A place that this round has passed may have become ready.
                     self.timers.arm(Timer::Pump(id), now);
                 }
                 true
@@ -171,7 +165,9 @@ impl Engine {
         publisher.unload(call.address);
         let Some(send) = publisher.sends.get_mut(&place) else { return };
         send.call = None;
-        let what = format!("send to {}", send.message.topic);
+        let topic = Arc::clone(&send.message.topic);
+        // Nobody reads it where all is well.
+        let what = || format!("send to {topic}");
         let answer = match end {
             // Neither counts: nothing was tried, or we broke it off.
             CallEnd::NotStarted(fault) => {
@@ -186,9 +182,9 @@ impl Engine {
                     send.tried.clear();
                     // What failed before says more than that nothing has failed yet.
                     if fault != Fault::Dialling || send.last.is_none() {
-                        send.last = Some(fault.error(&what));
+                        send.last = Some(fault.error(&what()));
                     }
-                    publisher.pausing.insert((now + NO_CONNECTION_PAUSE, place));
+                    publisher.pause(place, now + NO_CONNECTION_PAUSE);
                 }
                 self.pump(now, id);
                 return;
@@ -201,7 +197,8 @@ impl Engine {
                 publisher.ready.insert(place);
                 return; // who cancelled it pumps
             }
-            end => response(end, &what).and_then(|body| parse(&body, &what, send.attempts)),
+            CallEnd::Response(body) => parse(&body, what, send.attempts),
+            end => response(end, &what()).and_then(|body| parse(&body, what, send.attempts)),
         };
         let error = match answer {
             Ok(receipt) => {
@@ -223,8 +220,9 @@ impl Engine {
             let error = error.with_delivery(send.worst).with_attempts(send.attempts);
             self.settle_send(now, id, place, Err(error));
         } else if error.kind() == ErrorKind::Throttled {
-            publisher.pausing.insert((now + settings.pause.after(send.attempts), place));
+            let until = now + settings.pause.after(send.attempts);
             send.last = Some(error);
+            publisher.pause(place, until);
         } else {
             send.last = Some(error);
             publisher.ready.insert(place);
@@ -305,12 +303,14 @@ impl Engine {
     }
 }
 
-fn parse(body: &[u8], what: &str, attempts: u32) -> Result<SendReceipt, Error> {
-    let answer = pb::SendMessageResponse::parse_from_bytes(body).map_err(|error| malformed(what, error))?;
-    let entry = answer.entries.first();
+fn parse(body: &[u8], what: impl Fn() -> String, attempts: u32) -> Result<SendReceipt, Error> {
+    let answer = pb::SendMessageResponse::parse_from_bytes(body).map_err(|error| malformed(&what(), error))?;
+    let entry = answer.entries.into_iter().next();
     // One message, one entry: its own status says more than the whole's.
-    let status = entry.and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
-    code::check(status, what)?;
-    let entry = entry.ok_or_else(|| malformed(what, "an answer without a result"))?;
-    Ok(SendReceipt { message_id: entry.message_id.clone(), offset: entry.offset, attempts })
+    let status = entry.as_ref().and_then(|entry| entry.status.as_ref()).or(answer.status.as_ref());
+    if !status.is_some_and(|status| code::is_success(status.code.value())) {
+        code::check(status, &what())?;
+    }
+    let entry = entry.ok_or_else(|| malformed(&what(), "an answer without a result"))?;
+    Ok(SendReceipt { message_id: entry.message_id, offset: entry.offset, attempts })
 }

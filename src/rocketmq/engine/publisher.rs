@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::addresses::AddressId;
 use super::event::{CallId, Outgoing, Role, SessionId, Settled};
-use super::route::{Queue, Route};
+use super::route::Route;
 use super::settings::Settings;
 use crate::error::{Delivery, Error, ErrorKind, Recovery};
 use crate::policy::admission::Ticket;
@@ -25,7 +25,7 @@ pub(super) struct Publisher {
     /// Places that may go now, in order.
     pub(super) ready: BTreeSet<u64>,
     /// Places that pause, by when they go on.
-    pub(super) pausing: BTreeSet<(Instant, u64)>,
+    pausing: BTreeSet<(Instant, u64)>,
     /// Message groups with something in flight, and who waits behind it.
     groups: HashMap<Arc<str>, VecDeque<u64>>,
     stop_failed_groups: bool,
@@ -44,6 +44,8 @@ pub(super) struct Send {
     pub(super) worst: Delivery,
     pub(super) last: Option<Error>,
     pub(super) tried: Vec<AddressId>,
+    /// Until when it pauses.
+    paused: Option<Instant>,
     pub(super) call: Option<(CallId, AddressId)>,
 }
 
@@ -78,7 +80,9 @@ impl Publisher {
     ) -> Option<(Settled, Option<CallId>)> {
         let send = self.sends.remove(&place)?;
         self.ready.remove(&place);
-        self.pausing.retain(|(_, pausing)| *pausing != place);
+        if let Some(at) = send.paused {
+            self.pausing.remove(&(at, place));
+        }
         let call = send.call.map(|(call, address)| {
             self.unload(address);
             call
@@ -94,7 +98,10 @@ impl Publisher {
     fn leave_group(&mut self, group: &Arc<str>, place: u64) {
         let Some(line) = self.groups.get_mut(group) else { return };
         let was_first = line.front() == Some(&place);
-        line.retain(|waiting| *waiting != place);
+        // It rises. Nearly always it is the first one that goes, and a line may be as long as all that is in flight.
+        if let Ok(at) = line.binary_search(&place) {
+            line.remove(at);
+        }
         match line.front() {
             Some(next) if was_first => {
                 self.ready.insert(*next);
@@ -167,9 +174,44 @@ impl Publisher {
         if first {
             self.ready.insert(place);
         }
-        let send =
-            Send { ticket, message, attempts: 0, worst: Delivery::NotSent, last: None, tried: Vec::new(), call: None };
+        let send = Send {
+            ticket,
+            message,
+            attempts: 0,
+            worst: Delivery::NotSent,
+            last: None,
+            tried: Vec::new(),
+            paused: None,
+            call: None,
+        };
         self.sends.insert(place, send);
+    }
+
+    /// A place goes on at this time.
+    pub(super) fn pause(&mut self, place: u64, until: Instant) {
+        let Some(send) = self.sends.get_mut(&place) else { return };
+        send.paused = Some(until);
+        self.pausing.insert((until, place));
+    }
+
+    /// Whose pauses are over is ready. When the next one is.
+    pub(super) fn wake(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((at, place)) = self.pausing.first().copied() {
+            if at > now {
+                return Some(at);
+            }
+            self.pausing.pop_first();
+            if let Some(send) = self.sends.get_mut(&place) {
+                send.paused = None;
+                self.ready.insert(place);
+            }
+        }
+        None
+    }
+
+    /// The next place from `from` on that may go now.
+    pub(super) fn next_ready(&self, from: u64) -> Option<u64> {
+        self.ready.range(from..).next().copied()
     }
 }
 
@@ -224,29 +266,26 @@ impl Publisher {
             let text = format!("body of {size} bytes to {}: the server takes {most} bytes", message.topic);
             return Choice::Refused(Error::new(ErrorKind::TooLarge, text));
         }
-        let queues: Vec<&Queue> = route.writable().collect();
-        if queues.is_empty() {
+        let queues = route.writable().count();
+        if queues == 0 {
             let text = format!("send to {}: no queue of the topic can be written", message.topic);
             return Choice::Refused(Error::new(ErrorKind::Unavailable, text).with_recovery(Recovery::AfterRefresh));
         }
         if let Some(group) = &message.group {
             // Always the same queue, so that order holds; also if its endpoint is out of favour.
-            let queue = fifo::of_group(group, queues.len()).and_then(|index| queues.get(index));
+            let queue = fifo::of_group(group, queues).and_then(|index| route.writable().nth(index));
             return queue.map_or(Choice::Full, |queue| Choice::To(queue.address));
         }
-        let mut addresses: Vec<AddressId> = queues.iter().map(|queue| queue.address).collect();
-        let start = self.cursor % addresses.len().max(1);
-        addresses.rotate_left(start);
-        let distinct = addresses.iter().collect::<BTreeSet<_>>().len().max(1);
-        let share = self.in_flight.div_ceil(distinct).max(1);
+        let in_turn = || route.writable().map(|queue| queue.address).cycle().skip(self.cursor % queues).take(queues);
+        let share = self.in_flight.div_ceil(route.endpoints().max(1)).max(1);
         let room = |address: &AddressId| self.load.get(address).copied().unwrap_or(0) < share;
         let fresh = |address: &AddressId| !isolated.contains(address) && !send.tried.contains(address);
         let well = |address: &AddressId| !isolated.contains(address);
         let ranks: [&dyn Fn(&AddressId) -> bool; 3] = [&fresh, &well, &|_| true];
         for rank in ranks {
-            if addresses.iter().any(rank) {
-                let found = addresses.iter().find(|address| rank(address) && room(address));
-                return found.map_or(Choice::Full, |address| Choice::To(*address));
+            if in_turn().any(|address| rank(&address)) {
+                let found = in_turn().find(|address| rank(address) && room(address));
+                return found.map_or(Choice::Full, Choice::To);
             }
         }
         Choice::Full

@@ -1,5 +1,6 @@
 //! Where a topic's queues are: asked for at the access point, again every 30 s.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use protobuf::Message as _;
@@ -37,6 +38,8 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 pub(super) struct Route {
     pub queues: Vec<Queue>,
+    /// How many endpoints its writable queues have.
+    endpoints: usize,
     /// A query is out.
     pub asked: bool,
     /// It was answered well at least once.
@@ -50,8 +53,18 @@ pub(super) struct Route {
 
 impl Route {
     /// Queues that take messages: of the brokers' masters.
-    pub(super) fn writable(&self) -> impl Iterator<Item = &Queue> {
+    pub(super) fn writable(&self) -> impl Iterator<Item = &Queue> + Clone {
         self.queues.iter().filter(|queue| queue.writable && queue.broker_id == 0)
+    }
+
+    /// How many endpoints the writable queues have.
+    pub(super) fn endpoints(&self) -> usize {
+        self.endpoints
+    }
+
+    fn set_queues(&mut self, queues: Vec<Queue>) {
+        self.queues = queues;
+        self.endpoints = self.writable().map(|queue| queue.address).collect::<BTreeSet<_>>().len();
     }
 
     pub(super) fn readable(&self) -> impl Iterator<Item = &Queue> {
@@ -106,7 +119,7 @@ impl Engine {
                 route.error = None;
                 route.not_before = None;
                 route.known = true;
-                route.queues = queues;
+                route.set_queues(queues);
                 self.routes_changed(now, id);
             }
             Err(error) => {

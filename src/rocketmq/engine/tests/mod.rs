@@ -7,6 +7,7 @@ mod by_hand;
 mod check;
 mod consumers;
 mod coverage;
+mod crowd;
 mod decisions;
 mod depot;
 mod evidence;
