@@ -1,6 +1,6 @@
 //! A simple consumer's answers to what it received: acknowledgements, other invisible durations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use protobuf::Message as _;
@@ -70,8 +70,7 @@ impl Engine {
         };
         let timeout =
             session.spec.request_timeout.min(due.saturating_duration_since(now)).max(Duration::from_millis(1));
-        let endpoints = first.endpoints.clone();
-        let address = self.addresses.number(&endpoints);
+        let address = self.addresses.number(&first.endpoints);
         let purpose = Purpose::Ack(number, index);
         let call = self.call(now, id, address, purpose, encode(&request), timeout);
         if let Some(Operation::Ack { parts, .. }) = self.operations.get_mut(&number) {
@@ -96,18 +95,23 @@ impl Engine {
         let outcome = response(end, "acknowledge").and_then(|body| {
             pb::AckMessageResponse::parse_from_bytes(&body).map_err(|error| malformed("acknowledge", error))
         });
+        // By handle, so that a batch of many thousands does not hold up everybody else. The first of two entries counts.
+        let entries = outcome.as_ref().map(|answer| answer.entries.iter().rev()).into_iter().flatten();
+        let own: HashMap<&str, Option<&pb::Status>> =
+            entries.map(|entry| (entry.receipt_handle.as_str(), entry.status.as_ref())).collect();
         for at in &part.indexes {
             let (Some(handle), Some(result)) = (handles.get(*at), results.get_mut(*at)) else { continue };
             *result = Some(match &outcome {
                 Ok(answer) => {
-                    let own = answer.entries.iter().find(|entry| entry.receipt_handle == handle.receipt_handle);
-                    let own = own.and_then(|entry| entry.status.as_ref());
-                    let what = format!("acknowledge {}", handle.message_id);
+                    let own = own.get(handle.receipt_handle.as_str()).copied().flatten();
+                    let what = || format!("acknowledge {}", handle.message_id);
                     let whole = answer.status.as_ref();
-                    if own.is_none() && whole.is_some_and(|status| code::is_mixed(status.code.value())) {
-                        Err(malformed(&what, "its result is missing among several"))
-                    } else {
-                        code::check(own.or(whole), &what)
+                    match own.or(whole).map(|status| status.code.value()) {
+                        Some(code) if own.is_none() && code::is_mixed(code) => {
+                            Err(malformed(&what(), "its result is missing among several"))
+                        }
+                        Some(code) if code::is_success(code) => Ok(()),
+                        _ => code::check(own.or(whole), &what()),
                     }
                 }
                 Err(error) => Err(error.clone()),
