@@ -87,7 +87,7 @@ mod switch {
         /// A message of a subscription that ended is given.
         GivesUnsubscribed,
         /// Results of a batch come in the other order.
-        AckResultsAreSwapped,
+        AnswersAreSwapped,
         /// A batch has a result too few.
         AckLosesAResult,
         /// A receive is not ended by its time.

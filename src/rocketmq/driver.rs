@@ -100,8 +100,7 @@ fn refuse(control: Control) {
                 callback(Err(error()));
             }
             Command::Receive { reply: Reply::Answered, .. } => {}
-            Command::Ack { reply, .. } => reply.settle(Err(error())),
-            Command::ChangeInvisible { reply, .. } => reply.settle(Err(error())),
+            Command::Prepared { reply, .. } => reply.settle(Err(error())),
             Command::Describe { reply, .. } => reply.settle(Err(error())),
             Command::Close { reply, .. } => reply.into_iter().for_each(|reply| reply.settle(Ok(()))),
             Command::Shutdown { reply, .. } => reply.settle(Ok(())),
@@ -315,19 +314,21 @@ impl Driver {
             Action::CancelStream { stream } => self.calls.cancel_stream(stream),
             Action::Settle(settled) => self.settled.push(settled),
             Action::Received { reply, result } => match reply {
-                Reply::Completion(reply) => reply.settle(result),
+                Reply::Completion(reply) => {
+                    self.told = true;
+                    reply.settle(result);
+                }
                 Reply::Callback(callback) => {
                     self.callbacks.push(Box::new(Once(Some(Box::new(move || callback(result))))));
                 }
                 Reply::Answered => {}
             },
             Action::Opened(reply, result) => reply.settle(result),
-            Action::Acked(reply, result) => {
+            Action::Answered(reply, result) => {
                 self.told = true;
                 reply.settle(result);
             }
             Action::Described(reply, result) => reply.settle(result),
-            Action::Changed(reply, result) => reply.settle(result),
             Action::Done(reply, result) => reply.settle(result),
             Action::BodyLimit { session, max_body_size } => {
                 if let Some(lane) = self.lanes.get(&session) {

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
-use super::engine::event::{Arrived, Handle};
+use super::engine::event::Arrived;
+use super::handle::Handle;
 use super::wire::endpoints::Endpoints;
 use super::wire::names::{self, MessageFields, MessageLimits};
 use super::wire::{body, digest, pb};
@@ -376,12 +377,12 @@ impl MessageView {
         Self { inner: Arc::new(Received { receipt_handle, ..(*self.inner).clone() }) }
     }
 
-    pub(crate) fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle<'_> {
         Handle {
-            topic: self.inner.topic.clone(),
-            message_id: self.inner.message_id.clone(),
-            receipt_handle: self.inner.receipt_handle.clone(),
-            endpoints: self.inner.endpoints.clone(),
+            topic: &self.inner.topic,
+            message_id: &self.inner.message_id,
+            receipt_handle: &self.inner.receipt_handle,
+            endpoints: &self.inner.endpoints,
         }
     }
 }

@@ -47,6 +47,7 @@ mod credentials;
 mod driver;
 pub(crate) mod engine;
 mod filter;
+mod handle;
 mod identity;
 mod lane;
 pub(crate) mod message;

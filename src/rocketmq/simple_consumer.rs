@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use super::client::Client;
 use super::driver::Control;
-use super::engine::event::{Arrived, Command, ConsumerSpec, ReplyOf, Role, SessionId, SessionSpec};
+use super::engine::event::{Answers, Arrived, Command, ConsumerSpec, Prepared, ReplyOf, Role, SessionId, SessionSpec};
 use super::filter::FilterExpression;
+use super::handle;
 use super::identity::process;
 use super::message::MessageView;
 use super::producer::START_TOLERANCE;
+use super::wire::method::Method;
 use super::wire::names;
 use crate::closing::{CLOSE_LIMIT, Closing};
 use crate::error::{Error, ErrorKind};
@@ -178,11 +180,9 @@ impl SimpleConsumer {
         if messages.is_empty() {
             return Ok(Vec::new());
         }
-        let (reply, answer) = completion();
-        let handles = messages.iter().map(MessageView::handle).collect();
-        let due = self.due();
-        self.shared.client.shared.post.command(Command::Ack { session: self.shared.id, handles, due, reply });
-        answer.wait()
+        let handles: Vec<_> = messages.iter().map(MessageView::handle).collect();
+        let (places, calls) = handle::acknowledge(self.namespace(), &self.shared.group, &handles);
+        Ok(places.results(&handles, self.call(Method::AckMessage, calls)?))
     }
 
     /// Changes when a message becomes visible to others again, counted from now: 0 gives it back at once. The message
@@ -197,16 +197,19 @@ impl SimpleConsumer {
         invisible_duration: Duration,
     ) -> Result<MessageView, Error> {
         self.check_open("change of the invisible duration")?;
-        let (reply, answer) = completion();
-        let command = Command::ChangeInvisible {
-            session: self.shared.id,
-            handle: message.handle(),
-            invisible: invisible_duration,
-            due: self.due(),
-            reply,
-        };
-        self.shared.client.shared.post.command(command);
-        answer.wait().map(|handle| message.with_handle(handle))
+        let handle = message.handle();
+        let call = handle::change(self.namespace(), &self.shared.group, &handle, invisible_duration);
+        let answers = self.call(Method::ChangeInvisibleDuration, vec![call])?;
+        handle::changed(&handle, answers).map(|handle| message.with_handle(handle))
+    }
+
+    /// Makes calls and waits for their answers.
+    fn call(&self, method: Method, calls: Vec<Prepared>) -> Result<Answers, Error> {
+        let client = &self.shared.client.shared;
+        let due = deadline(Instant::now(), client.request_timeout);
+        let (reply, answers) = completion();
+        client.post.command(Command::Prepared { session: self.shared.id, method, calls, due, reply });
+        answers.wait()
     }
 
     /// Adds or replaces a subscription. The next receive goes by it.
@@ -275,8 +278,8 @@ impl SimpleConsumer {
         &self.shared.group
     }
 
-    fn due(&self) -> Instant {
-        deadline(Instant::now(), self.shared.client.shared.request_timeout)
+    fn namespace(&self) -> &str {
+        &self.shared.client.shared.namespace
     }
 
     fn check_open(&self, what: &str) -> Result<(), Error> {

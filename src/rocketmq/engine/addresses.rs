@@ -313,7 +313,7 @@ fn rank(outcome: HeartbeatOutcome) -> u8 {
     }
 }
 
-pub(super) fn encode(message: &impl protobuf::Message) -> bytes::Bytes {
+pub(in crate::rocketmq) fn encode(message: &impl protobuf::Message) -> bytes::Bytes {
     // Only a message with unset required fields cannot be written, and this syntax has none.
     message.write_to_bytes().map(bytes::Bytes::from).unwrap_or_default()
 }

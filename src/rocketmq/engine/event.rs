@@ -94,15 +94,16 @@ pub(crate) struct Arrived {
     pub endpoints: Endpoints,
 }
 
-/// A message to be acknowledged.
+/// A call that its caller has made ready.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle {
-    pub topic: String,
-    pub message_id: String,
-    pub receipt_handle: String,
-    /// Of the broker that holds it.
+pub(crate) struct Prepared {
+    /// Of the broker that holds what it speaks of.
     pub endpoints: Endpoints,
+    pub request: Bytes,
 }
+
+/// What was answered to prepared calls, in their order; not read yet.
+pub(crate) type Answers = Vec<Result<Bytes, Error>>;
 
 /// A call of a user.
 pub(crate) enum Command {
@@ -125,18 +126,13 @@ pub(crate) enum Command {
         invisible: Duration,
         reply: ReplyOf<Vec<Arrived>>,
     },
-    Ack {
+    /// Calls of one method, which has one answer.
+    Prepared {
         session: SessionId,
-        handles: Vec<Handle>,
+        method: Method,
+        calls: Vec<Prepared>,
         due: Instant,
-        reply: Completion<Vec<Result<(), Error>>>,
-    },
-    ChangeInvisible {
-        session: SessionId,
-        handle: Handle,
-        invisible: Duration,
-        due: Instant,
-        reply: Completion<String>,
+        reply: Completion<Answers>,
     },
     /// Says what is known of a topic.
     Describe {
@@ -297,8 +293,7 @@ pub(crate) enum Action {
         result: Result<Vec<Arrived>, Error>,
     },
     Opened(Completion<Opened>, Result<Opened, Error>),
-    Acked(Completion<Vec<Result<(), Error>>>, Result<Vec<Result<(), Error>>, Error>),
-    Changed(Completion<String>, Result<String, Error>),
+    Answered(Completion<Answers>, Result<Answers, Error>),
     Described(Completion<Vec<TopicQueue>>, Result<Vec<TopicQueue>, Error>),
     Done(Completion<()>, Result<(), Error>),
     /// The largest body that the server takes changed.

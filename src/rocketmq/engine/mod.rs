@@ -18,11 +18,11 @@ use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
 use crate::rocketmq::wire::method::Method;
 
-mod ack;
 mod addresses;
 pub(crate) mod event;
 mod operation;
 mod poll;
+mod prepared;
 mod publish;
 mod publisher;
 mod receive;
@@ -33,6 +33,7 @@ mod telemetry;
 
 pub(crate) use settings::DEFAULT_MAX_BODY_SIZE;
 
+pub(super) use addresses::encode;
 use addresses::{AddressId, Addresses};
 use event::{Action, CallEnd, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, StreamId};
 use session::Session;
@@ -114,8 +115,8 @@ enum Purpose {
     Heartbeat,
     Send(u64),
     Poll(poll::PollKey),
-    Ack(u64, usize),
-    Change(u64),
+    /// Its operation, and its place there.
+    Prepared(Method, u64, usize),
     Farewell,
 }
 
@@ -126,8 +127,7 @@ impl Purpose {
             Self::Heartbeat => Method::Heartbeat,
             Self::Send(_) => Method::SendMessage,
             Self::Poll(_) => Method::ReceiveMessage,
-            Self::Ack(..) => Method::AckMessage,
-            Self::Change(_) => Method::ChangeInvisibleDuration,
+            Self::Prepared(method, ..) => *method,
             Self::Farewell => Method::NotifyClientTermination,
         }
     }
@@ -181,9 +181,8 @@ impl Engine {
             Command::Open { session, spec, due, reply } => self.open_session(now, session, *spec, due, reply),
             Command::Subscribe { session, topic, filter, reply } => self.subscribe(now, session, topic, filter, reply),
             Command::Receive { session, max, invisible, reply } => self.receive(now, session, max, invisible, reply),
-            Command::Ack { session, handles, due, reply } => self.acknowledge(now, session, handles, due, reply),
-            Command::ChangeInvisible { session, handle, invisible, due, reply } => {
-                self.change_invisible(now, session, handle, invisible, due, reply);
+            Command::Prepared { session, method, calls, due, reply } => {
+                self.prepared(now, session, method, calls, due, reply);
             }
             Command::Describe { session, topic, reply } => self.describe(session, &topic, reply),
             Command::Close { session, flush_until, reply } => self.close_session(now, session, flush_until, reply),
@@ -218,8 +217,7 @@ impl Engine {
             Purpose::Heartbeat => self.heartbeat_ended(now, &call, ready, end),
             Purpose::Send(place) => self.send_ended(now, &call, place, end),
             Purpose::Poll(ref key) => self.poll_ended(now, call.session, key, end),
-            Purpose::Ack(operation, part) => self.ack_ended(now, operation, part, end),
-            Purpose::Change(operation) => self.change_ended(now, operation, end),
+            Purpose::Prepared(_, operation, part) => self.part_ended(now, operation, part, end),
             Purpose::Farewell => {}
         }
         if self.sessions.get(&session).is_none_or(|session| !session.uses(address)) {
@@ -369,7 +367,7 @@ fn response(end: CallEnd, what: &str) -> Result<Bytes, Error> {
 }
 
 /// The server answered what cannot be read.
-fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::marker::Send + Sync>>) -> Error {
+pub(super) fn malformed(what: &str, source: impl Into<Box<dyn std::error::Error + std::marker::Send + Sync>>) -> Error {
     Error::new(ErrorKind::Protocol, format!("{what}: the answer cannot be read"))
         .with_source(source)
         .with_delivery(Delivery::Unknown)

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::event::{Action, Arrived, CallId, Handle, ReplyOf, SessionId};
+use super::event::{Action, Answers, Arrived, ReplyOf, SessionId};
 use super::poll::{Poll, PollKey};
+use super::prepared::Part;
 use super::{Engine, Timer};
 use crate::error::{Error, ErrorKind};
 use crate::pending::Completion;
+use crate::rocketmq::wire::method::Method;
 
 pub(super) enum Operation {
     Receive {
@@ -24,35 +26,19 @@ pub(super) enum Operation {
         heard: bool,
         failure: Option<Error>,
     },
-    Ack {
+    Prepared {
         session: SessionId,
+        method: Method,
         due: Instant,
-        handles: Vec<Handle>,
         parts: Vec<Part>,
-        results: Vec<Option<Result<(), Error>>>,
-        reply: Completion<Vec<Result<(), Error>>>,
+        reply: Completion<Answers>,
     },
-    Change {
-        session: SessionId,
-        due: Instant,
-        handle: Handle,
-        invisible: Duration,
-        call: Option<CallId>,
-        reply: Completion<String>,
-    },
-}
-
-/// Handles of one topic and endpoint.
-pub(super) struct Part {
-    pub indexes: Vec<usize>,
-    pub call: Option<CallId>,
-    pub done: bool,
 }
 
 impl Operation {
     pub(super) fn session(&self) -> SessionId {
         match self {
-            Self::Receive { session, .. } | Self::Ack { session, .. } | Self::Change { session, .. } => *session,
+            Self::Receive { session, .. } | Self::Prepared { session, .. } => *session,
         }
     }
 }
@@ -77,12 +63,11 @@ impl Engine {
                 let id = *session;
                 self.start_polls(now, id, number);
             }
-            Some(Operation::Ack { parts, .. }) => {
+            Some(Operation::Prepared { parts, .. }) => {
                 for part in 0..parts.len() {
-                    self.start_ack(now, number, part);
+                    self.start_part(now, number, part);
                 }
             }
-            Some(Operation::Change { .. }) => self.start_change(now, number),
             None => {}
         }
     }
@@ -117,21 +102,16 @@ impl Engine {
         self.timers.cancel(Timer::Operation(number));
         self.timers.cancel(Timer::Again(number));
         match self.operations.remove(&number) {
-            Some(Operation::Ack { parts, results, reply, .. }) => {
-                parts.into_iter().filter_map(|part| part.call).for_each(|call| self.forget(call));
-                let mut results: Vec<_> =
-                    results.into_iter().map(|result| result.unwrap_or_else(|| Err(error.clone()))).collect();
-                if mutant!(AckResultsAreSwapped) {
-                    results.reverse();
+            Some(Operation::Prepared { parts, reply, .. }) => {
+                let mut answers = Vec::with_capacity(parts.len());
+                for part in parts {
+                    part.call.into_iter().for_each(|call| self.forget(call));
+                    answers.push(part.answer.unwrap_or_else(|| Err(error.clone())));
                 }
-                if mutant!(AckLosesAResult) {
-                    results.pop();
+                if mutant!(AnswersAreSwapped) {
+                    answers.reverse();
                 }
-                self.act(Action::Acked(reply, Ok(results)));
-            }
-            Some(Operation::Change { call, reply, .. }) => {
-                call.into_iter().for_each(|call| self.forget(call));
-                self.act(Action::Changed(reply, Err(error.clone())));
+                self.act(Action::Answered(reply, Ok(answers)));
             }
             Some(Operation::Receive { reply, .. }) => {
                 self.act(Action::Received { reply, result: Err(error.clone()) });

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 use super::pb;
 use crate::error::{Error, ErrorKind};
@@ -20,12 +21,12 @@ const OTHERS: [(u16, &str); 5] = [
 /// Addresses under which one proxy, or proxies that are as good as each other, can be reached.
 ///
 /// Two of the same addresses are equal however they were written and in whatever order they came. There is at
-/// least one address, and all are of one scheme.
+/// least one address, and all are of one scheme. Cloning is cheap: every received message has a copy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Endpoints {
     scheme: Scheme,
     /// In order, each once.
-    addresses: Vec<Address>,
+    addresses: Arc<[Address]>,
 }
 
 /// What the hosts of some endpoints are.
@@ -158,7 +159,7 @@ impl Endpoints {
         let mut addresses: Vec<Address> = found.into_iter().map(|(_, address)| address).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        Ok(Self { scheme, addresses })
+        Ok(Self { scheme, addresses: addresses.into() })
     }
 }
 

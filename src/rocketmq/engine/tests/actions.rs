@@ -139,9 +139,8 @@ impl World {
                 Action::Finished => self.finished = true,
                 Action::Received { reply: Reply::Completion(reply), result } => reply.settle(result),
                 Action::Received { .. } => self.fail("a receive goes to nobody"),
-                Action::Acked(reply, result) => reply.settle(result),
+                Action::Answered(reply, result) => reply.settle(result),
                 Action::Described(reply, result) => reply.settle(result),
-                Action::Changed(reply, result) => reply.settle(result),
                 Action::BodyLimit { .. } | Action::Recovered => {}
             }
         }

@@ -1,9 +1,10 @@
 //! What consumers are answered, and what must be true of it.
 
-use super::consumers::{Acking, Changing, Held, Receiving};
+use super::consumers::{Acking, Changing, Held, Receiving, handles};
 use super::world::{Stage, World};
 use crate::error::{Error, ErrorKind, Recovery};
-use crate::rocketmq::engine::event::{Arrived, SessionId};
+use crate::rocketmq::engine::event::{Answers, Arrived, SessionId};
+use crate::rocketmq::handle;
 use crate::rocketmq::wire::method::Method;
 
 impl World {
@@ -140,18 +141,18 @@ impl World {
         }
     }
 
-    fn acked(&mut self, ack: &Acking, result: Result<Vec<Result<(), Error>>, Error>) {
+    fn acked(&mut self, ack: &Acking, result: Result<Answers, Error>) {
         self.must_be_answered(ack.due, "an ack");
         let results = match result {
-            Ok(results) => results,
+            Ok(answers) => ack.places.results(&handles(&ack.held), answers),
             Err(error) => return self.internal(&error),
         };
         self.note("acked", results.len() as u64, results.iter().filter(|result| result.is_ok()).count() as u64);
-        if results.len() != ack.handles.len() {
+        if results.len() != ack.held.len() {
             return self.fail("not one result for each handle");
         }
-        for (handle, result) in ack.handles.iter().zip(results) {
-            let known = self.depot.handles.get(handle);
+        for (held, result) in ack.held.iter().zip(results) {
+            let known = self.depot.handles.get(&held.handle);
             let (acked, refused) = known.map_or((false, true), |handed| (handed.acked, handed.refused));
             match result {
                 Ok(()) if !acked => self.fail("an ack is reported that the server did not take"),
@@ -172,9 +173,9 @@ impl World {
         }
     }
 
-    fn changed(&mut self, index: usize, change: Changing, result: Result<String, Error>) {
+    fn changed(&mut self, index: usize, change: Changing, result: Result<Answers, Error>) {
         self.must_be_answered(change.due, "a change");
-        match result {
+        match result.and_then(|answers| handle::changed(&change.held.handle(), answers)) {
             Ok(handle) => {
                 let now_good = self.depot.handles.get(&change.held.handle).and_then(|handed| handed.changed_to.clone());
                 if now_good.as_ref() != Some(&handle) {

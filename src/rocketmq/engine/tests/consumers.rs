@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::plan::{TOPICS, Trigger};
 use super::schedule::{MS, Micros, SEC};
 use super::world::{Event, Owner, Stage, World};
-use crate::error::Error;
 use crate::pending::{Pending, Reply, completion};
-use crate::rocketmq::engine::event::{Arrived, Command, ConsumerSpec, Handle, Opened, Role, SessionId, SessionSpec};
+use crate::rocketmq::engine::event::{Answers, Arrived, Command, ConsumerSpec, Opened, Role, SessionId, SessionSpec};
+use crate::rocketmq::handle::{self, Handle, Places};
 use crate::rocketmq::wire::endpoints::Endpoints;
+use crate::rocketmq::wire::method::Method;
 use crate::rocketmq::wire::pb;
 
 pub(super) struct Consumer {
@@ -34,15 +35,16 @@ pub(super) struct Receiving {
 }
 
 pub(super) struct Acking {
-    pub(super) handles: Vec<String>,
+    pub(super) held: Vec<Held>,
+    pub(super) places: Places,
     pub(super) due: Micros,
-    pub(super) answer: Pending<Vec<Result<(), Error>>>,
+    pub(super) answer: Pending<Answers>,
 }
 
 pub(super) struct Changing {
     pub(super) held: Held,
     pub(super) due: Micros,
-    pub(super) answer: Pending<String>,
+    pub(super) answer: Pending<Answers>,
 }
 
 /// A message that the user has.
@@ -55,13 +57,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    fn handle(&self) -> Handle {
-        Handle {
-            topic: TOPICS[self.topic].into(),
-            message_id: self.uid.to_string(),
-            receipt_handle: self.handle.clone(),
-            endpoints: self.endpoints.clone(),
-        }
+    pub(super) fn handle(&self) -> Handle<'_> {
+        Handle { topic: TOPICS[self.topic], message_id: "id", receipt_handle: &self.handle, endpoints: &self.endpoints }
     }
 }
 
@@ -93,6 +90,10 @@ impl Consumer {
     pub(super) fn is_waiting(&self) -> bool {
         self.is_receiving() || self.is_acking() || !self.told.is_empty() || self.opening.is_some()
     }
+}
+
+pub(super) fn handles(held: &[Held]) -> Vec<Handle<'_>> {
+    held.iter().map(Held::handle).collect()
 }
 
 fn all() -> pb::FilterExpression {
@@ -221,16 +222,15 @@ impl World {
     }
 
     fn acknowledge(&mut self, index: usize, held: Vec<Held>) {
-        let handles: Vec<Handle> = held.iter().map(Held::handle).collect();
-        let names = handles.iter().map(|handle| handle.receipt_handle.clone()).collect();
+        let (places, calls) = handle::acknowledge("", &format!("group-{index}"), &handles(&held));
         let at = self.now + 500 * MS + self.rng.below(6 * SEC);
         let due = self.instant(at);
         let (reply, answer) = completion();
         let session = self.consumers[index].session;
-        self.note("ack", session.0, handles.len() as u64);
-        self.consumers[index].acks.push(Acking { handles: names, due: at, answer });
+        self.note("ack", session.0, held.len() as u64);
+        self.consumers[index].acks.push(Acking { held, places, due: at, answer });
         self.engine(|engine, now| {
-            engine.handle_command(now, Command::Ack { session, handles, due, reply });
+            engine.handle_command(now, Command::Prepared { session, method: Method::AckMessage, calls, due, reply });
         });
         self.trigger(Trigger::Ack);
     }
@@ -239,12 +239,14 @@ impl World {
         let at = self.now + 500 * MS + self.rng.below(6 * SEC);
         let due = self.instant(at);
         let (reply, answer) = completion();
-        let (session, handle) = (self.consumers[index].session, held.handle());
+        let session = self.consumers[index].session;
         let invisible = Duration::from_secs(10 + self.rng.below(10));
+        let calls = vec![handle::change("", &format!("group-{index}"), &held.handle(), invisible)];
+        let method = Method::ChangeInvisibleDuration;
         self.note("change", session.0, held.uid as u64);
         self.consumers[index].changes.push(Changing { held, due: at, answer });
         self.engine(|engine, now| {
-            engine.handle_command(now, Command::ChangeInvisible { session, handle, invisible, due, reply });
+            engine.handle_command(now, Command::Prepared { session, method, calls, due, reply });
         });
         self.trigger(Trigger::Ack);
     }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::hands::{Hands, SECOND, SESSION, address, filter, late, refused, route};
+use super::hands::{Hands, SECOND, address, filter, late, refused, route};
 use crate::error::ErrorKind;
 use crate::pending::{Pending, completion};
-use crate::rocketmq::engine::event::{Arrived, CallEnd, Command, Handle, RpcEvent};
+use crate::rocketmq::engine::event::{Arrived, CallEnd, Command, RpcEvent};
+use crate::rocketmq::handle::Handle;
 use crate::rocketmq::wire::method::Method::{AckMessage, Heartbeat, QueryRoute, ReceiveMessage};
 use crate::rocketmq::wire::pb;
 use protobuf::Message as _;
@@ -93,11 +94,9 @@ fn a_session_that_closes_keeps_its_links_watched() {
     let mut hands = opened_consumer_with(&["topic"], &[1], 60 * SECOND);
     hands.wait(SECOND);
     hands.beat();
-    let handle =
-        Handle { topic: "topic".into(), message_id: "m".into(), receipt_handle: "h".into(), endpoints: address(1) };
-    let (reply, mut acked) = completion();
-    let due = hands.now + 60 * SECOND;
-    hands.command(Command::Ack { session: SESSION, handles: vec![handle], due, reply });
+    let at = address(1);
+    let handles = [Handle { topic: "topic", message_id: "m", receipt_handle: "h", endpoints: &at }];
+    let (places, mut acked) = hands.ack(&handles, 60 * SECOND);
     let mut closing = hands.close(60 * SECOND);
     let old = hands.asked(AckMessage)[0].entry;
     // The acknowledgement is on a link that has died.
@@ -108,7 +107,7 @@ fn a_session_that_closes_keeps_its_links_watched() {
     }
     let answer = pb::AckMessageResponse { status: super::network::status(20000), ..Default::default() };
     hands.answer(AckMessage, &CallEnd::Response(super::network::bytes(&answer)));
-    assert!(acked.try_wait().unwrap().unwrap()[0].is_ok());
+    assert!(places.results(&handles, acked.try_wait().unwrap().unwrap())[0].is_ok());
     assert!(closing.try_wait().unwrap().is_ok());
 }
 
@@ -302,13 +301,10 @@ fn a_subscription_that_changes_starts_afresh() {
 #[test]
 fn a_batch_has_one_result_for_each_handle_in_order() {
     let mut hands = opened_consumer(&["topic"], &[1, 2]);
-    let handle = |name: &str, at| Handle {
-        topic: "topic".into(),
-        message_id: name.into(),
-        receipt_handle: name.into(),
-        endpoints: address(at),
-    };
-    let mut acked = hands.ack(vec![handle("a", 1), handle("b", 2), handle("c", 1), handle("a", 1), handle("d", 2)]);
+    let (one, two) = (address(1), address(2));
+    let handle = |name, endpoints| Handle { topic: "topic", message_id: name, receipt_handle: name, endpoints };
+    let handles = [handle("a", &one), handle("b", &two), handle("c", &one), handle("a", &one), handle("d", &two)];
+    let (places, mut acked) = hands.ack(&handles, 5 * SECOND);
     let calls = hands.asked(AckMessage);
     assert_eq!(calls.len(), 2, "one for each broker");
     for call in calls {
@@ -325,7 +321,7 @@ fn a_batch_has_one_result_for_each_handle_in_order() {
         let answer = pb::AckMessageResponse { status: super::network::status(code), entries, ..Default::default() };
         hands.end(call.id, CallEnd::Response(super::network::bytes(&answer)));
     }
-    let results = acked.try_wait().unwrap().unwrap();
+    let results = places.results(&handles, acked.try_wait().unwrap().unwrap());
     let codes: Vec<_> = results.iter().map(|result| result.as_ref().err().and_then(|error| error.code())).collect();
     assert_eq!(codes, [None, Some(50001), Some(40013), None, Some(50001)]);
 }

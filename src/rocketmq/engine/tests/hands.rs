@@ -11,10 +11,11 @@ use crate::error::Error;
 use crate::pending::{Pending, Reply, completion};
 use crate::policy::admission::{Admitted, Ticket};
 use crate::rocketmq::engine::event::{
-    Action, Arrived, CallEnd, CallId, Command, ConsumerSpec, EntryId, Handle, Opened, Outgoing, ProducerSpec, Role,
+    Action, Answers, Arrived, CallEnd, CallId, Command, ConsumerSpec, EntryId, Opened, Outgoing, ProducerSpec, Role,
     RpcEvent, SessionId, SessionSpec, StreamId,
 };
 use crate::rocketmq::engine::{Engine, EngineOptions};
+use crate::rocketmq::handle::{self, Handle, Places};
 use crate::rocketmq::message::SendReceipt;
 use crate::rocketmq::wire::endpoints::{AccessPoint, Endpoints};
 use crate::rocketmq::wire::method::Method;
@@ -121,8 +122,7 @@ impl Hands {
                 Action::Opened(reply, result) => reply.settle(result),
                 Action::Done(reply, result) => reply.settle(result),
                 Action::Received { reply: Reply::Completion(reply), result } => reply.settle(result),
-                Action::Acked(reply, result) => reply.settle(result),
-                Action::Changed(reply, result) => reply.settle(result),
+                Action::Answered(reply, result) => reply.settle(result),
                 Action::Settle(settled) => self.settled.push((settled.place, settled.result)),
                 Action::Recovered => self.recovered += 1,
                 Action::Finished => self.finished = true,
@@ -246,10 +246,12 @@ impl Hands {
         assert!(pending.try_wait().unwrap().is_ok());
     }
 
-    pub(super) fn ack(&mut self, handles: Vec<Handle>) -> Pending<Vec<Result<(), Error>>> {
+    pub(super) fn ack(&mut self, handles: &[Handle<'_>], limit: Duration) -> (Places, Pending<Answers>) {
+        let (places, calls) = handle::acknowledge("", "group", handles);
         let (reply, pending) = completion();
-        self.command(Command::Ack { session: SESSION, handles, due: self.now + 5 * SECOND, reply });
-        pending
+        let (method, due) = (Method::AckMessage, self.now + limit);
+        self.command(Command::Prepared { session: SESSION, method, calls, due, reply });
+        (places, pending)
     }
 
     pub(super) fn close(&mut self, limit: Duration) -> Pending<()> {

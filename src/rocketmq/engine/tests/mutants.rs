@@ -27,7 +27,7 @@ const MUTANTS: [Mutant; 28] = [
     Mutant::PollsOnce,
     Mutant::GivesTwice,
     Mutant::GivesUnsubscribed,
-    Mutant::AckResultsAreSwapped,
+    Mutant::AnswersAreSwapped,
     Mutant::AckLosesAResult,
     Mutant::ReceivesHaveNoEnd,
     Mutant::KeepsTheOldHandle,
