@@ -61,7 +61,9 @@ mod tests {
     fn what_was_posted_before_ends_the_sleep_at_once() {
         let (nap, inboxes) = loop_of_one();
         inboxes.post_control(1).unwrap();
-        nap.sleep(&inboxes, None, LONG);
+        let since = Instant::now();
+        nap.sleep(&inboxes, Some(since + LONG), LONG);
+        assert!(since.elapsed() < LONG);
         let mut control = Vec::new();
         inboxes.drain_control(&mut control);
         assert_eq!(control, [1]);
@@ -98,7 +100,9 @@ mod tests {
             };
             let (mut user, mut got) = (Vec::new(), 0);
             while got < EACH {
-                nap.sleep(&inboxes, None, lookout);
+                let since = Instant::now();
+                nap.sleep(&inboxes, Some(since + LONG), lookout);
+                assert!(since.elapsed() < LONG, "nobody woke it");
                 inboxes.drain_user(&mut user);
                 for n in user.drain(..) {
                     assert_eq!(n, got);
