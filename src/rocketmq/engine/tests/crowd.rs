@@ -1,10 +1,12 @@
 //! As many sends as a producer may have: what is done for each must not grow with their number.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::hands::{Hands, SECOND, SESSION, route};
+use super::hands::{Hands, SECOND, SESSION, address, route};
+use super::network::{bytes, status};
 use crate::error::{Delivery, ErrorKind};
 use crate::pending::Reply;
 use crate::policy::admission::{Admitted, Ticket};
@@ -15,7 +17,7 @@ use crate::rocketmq::wire::pb;
 /// The most that can be in flight.
 const MANY: u64 = 65_536;
 const MS: Duration = Duration::from_millis(1);
-/// Of real time. A tenth of a second where the work follows the number, a quarter of a minute where it follows its
+/// Of real time. Tenths of a second where the work follows the number, a quarter of a minute where it follows its
 /// square.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -85,4 +87,38 @@ fn a_crowd_without_a_connection_is_answered_in_time() {
         assert_eq!(no_connection(&mut hands, due), MANY);
         assert!(started.elapsed() < LIMIT, "{group:?}: {:?}", started.elapsed());
     }
+}
+
+#[test]
+fn a_crowd_that_waits_for_room_goes_on_with_each_end() {
+    let mut hands = opened();
+    // All goes to the other, which takes its share.
+    let away = hands.engine.addresses.number(&address(2));
+    hands.engine.isolated.insert(away);
+    admit(&mut hands, None, 600 * SECOND);
+    let answer = pb::SendMessageResponse {
+        status: status(20000),
+        entries: vec![pb::SendResultEntry { status: status(20000), ..Default::default() }],
+        ..Default::default()
+    };
+    let end = CallEnd::Response(bytes(&answer));
+    let (mut under_way, mut most, mut answered) = (VecDeque::new(), 0, 0);
+    let started = Instant::now();
+    loop {
+        while let Some(action) = hands.engine.poll_action() {
+            match action {
+                Action::Call { call, method: Method::SendMessage, .. } => under_way.push_back(call),
+                Action::Settle(settled) => {
+                    assert!(settled.result.is_ok());
+                    answered += 1;
+                }
+                _ => {}
+            }
+        }
+        most = most.max(under_way.len() as u64);
+        let Some(call) = under_way.pop_front() else { break };
+        hands.engine.handle_rpc(hands.now, RpcEvent::Ended { call, ready: true, end: end.clone() });
+    }
+    assert_eq!((most, answered), (MANY / 2, MANY));
+    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
 }
