@@ -350,6 +350,10 @@ mod tests {
             let _ = self.0.send(event);
         }
 
+        fn leave(&self, event: RpcEvent) {
+            self.post(event);
+        }
+
         fn over(&self, _: CallId, _: bool) {}
 
         fn probed(&self, _: EntryId, _: Probed) {}

@@ -78,6 +78,12 @@ impl RpcSink for Post {
         self.control(Control::Rpc(event));
     }
 
+    fn leave(&self, event: RpcEvent) {
+        if let Err(control) = self.inboxes.leave_control(Control::Rpc(event)) {
+            refuse(control);
+        }
+    }
+
     fn probed(&self, entry: EntryId, probed: Probed) {
         self.control(Control::Probed(entry, probed));
     }

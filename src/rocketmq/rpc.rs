@@ -1,7 +1,8 @@
 //! Calls and streams of gRPC.
 //!
 //! Nothing here blocks. A call's end is seen on a gRPC thread, which reads the state of the channel and posts both
-//! (frequent calls: it posts that there is something to look at). Requests and responses are bytes; who sends them knows what they are.
+//! (frequent calls: it posts that there is something to look at). Requests and responses are bytes; who sends them
+//! knows what they are.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -24,6 +25,9 @@ use super::wire::method::{Kind, Method};
 /// Whoever hears of what happened. Called on gRPC threads, so it must not block.
 pub(super) trait RpcSink: Clone + Send + Sync + 'static {
     fn post(&self, event: RpcEvent);
+
+    /// As `post`, and nobody has to be woken for it: something that is posted soon will.
+    fn leave(&self, event: RpcEvent);
 
     /// Called on threads that may block.
     fn probed(&self, entry: EntryId, probed: Probed);
@@ -107,9 +111,9 @@ impl<S: RpcSink> Rpc<S> {
             },
             Kind::ServerStream => match client.server_streaming(&grpc_method(method), body, options) {
                 Ok(receiver) => {
-                    let frames = sink.clone();
+                    let (frames, mut left) = (sink.clone(), 0);
                     let read = receiver
-                        .map(move |frame| frame.map(|body| frames.post(RpcEvent::Frame { call, body })))
+                        .map(move |frame| frame.map(|body| post_frame(&frames, &mut left, call, body)))
                         .fold(Ok(()), |before: Result<(), GrpcError>, frame| std::future::ready(before.and(frame)));
                     let ended = Abortable::new(read, registration).map(move |outcome| {
                         let end = match outcome {
@@ -242,6 +246,24 @@ impl<S> Drop for Rpc<S> {
     }
 }
 
+/// Frames up to this size together may be left for the end of their stream.
+const LEFT: usize = 64 * 1024;
+/// What a frame counts on top of its size: a few dozen of small ones are left.
+const FRAME: usize = 1024;
+
+/// A frame changes nothing before its stream ends, or somebody looks by the clock: to wake the driver for each costs
+/// more than the frame. But a server that never ends it must not fill the memory while the driver sleeps.
+fn post_frame(sink: &impl RpcSink, left: &mut usize, call: CallId, body: Bytes) {
+    *left = left.saturating_add(body.len()).saturating_add(FRAME);
+    let frame = RpcEvent::Frame { call, body };
+    if *left > LEFT {
+        *left = 0;
+        sink.post(frame);
+    } else {
+        sink.leave(frame);
+    }
+}
+
 /// So many writes wait on a stream. More than any server has reason to ask for at once.
 const UNREAD: usize = 1024;
 
@@ -283,4 +305,47 @@ fn read_bytes(mut reader: MessageReader) -> grpcio::Result<Bytes> {
     let mut body = Vec::with_capacity(reader.len());
     reader.read_to_end(&mut body).map_err(|error| GrpcError::Codec(Box::new(error)))?;
     Ok(Bytes::from(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What came, and whether the driver was to be woken for it.
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<bool>>>);
+
+    impl RpcSink for Heard {
+        fn post(&self, _: RpcEvent) {
+            self.0.lock().unwrap().push(true);
+        }
+
+        fn leave(&self, _: RpcEvent) {
+            self.0.lock().unwrap().push(false);
+        }
+
+        fn probed(&self, _: EntryId, _: Probed) {}
+
+        fn over(&self, _: CallId, _: bool) {}
+    }
+
+    #[test]
+    fn frames_wake_the_driver_by_their_size() {
+        let woken = |frames: usize, size: usize| {
+            let (heard, mut left) = (Heard::default(), 0);
+            for _ in 0..frames {
+                post_frame(&heard, &mut left, CallId(1), Bytes::from(vec![0; size]));
+            }
+            let heard = heard.0.lock().unwrap();
+            assert_eq!(heard.len(), frames, "each is posted");
+            heard.iter().filter(|woken| **woken).count()
+        };
+        assert_eq!(woken(32, 512), 0, "a usual receive");
+        assert_eq!(woken(32, 4 << 20), 32);
+        // A server that sends for ever: no more than 64 at a time lie there, and no more than 64 KiB.
+        assert_eq!(woken(65_000, 0), 1_000);
+        assert_eq!(woken(4_000, 1_000), 121);
+    }
 }

@@ -11,8 +11,8 @@ use super::engine::event::{Answers, Arrived, Command, ConsumerSpec, Prepared, Re
 use super::filter::FilterExpression;
 use super::handle;
 use super::identity::process;
-use super::message::MessageView;
 use super::producer::START_TOLERANCE;
+use super::received::MessageView;
 use super::wire::method::Method;
 use super::wire::names;
 use crate::closing::{CLOSE_LIMIT, Closing};
@@ -127,8 +127,8 @@ impl SimpleConsumer {
     pub fn receive(&self, max: usize, invisible_duration: Duration) -> Result<Vec<MessageView>, Error> {
         let (reply, answer) = completion();
         self.start_receive(max, invisible_duration, ReplyOf::Completion(reply))?;
-        // Unpacked here: the thread that receives pays for it.
-        Ok(answer.wait()?.into_iter().map(MessageView::new).collect())
+        // Read here: the thread that receives pays for it.
+        MessageView::read_all(answer.wait()?)
     }
 
     /// As [`receive`](Self::receive), with the result given to `callback` on a callback thread, exactly once if this
@@ -143,8 +143,7 @@ impl SimpleConsumer {
         invisible_duration: Duration,
         callback: impl FnOnce(Result<Vec<MessageView>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let unpack = |result: Result<Vec<Arrived>, Error>| Ok(result?.into_iter().map(MessageView::new).collect());
-        let reply = ReplyOf::Callback(Box::new(move |result| callback(unpack(result))));
+        let reply = ReplyOf::Callback(Box::new(move |result| callback(result.and_then(MessageView::read_all))));
         self.start_receive(max, invisible_duration, reply)
     }
 

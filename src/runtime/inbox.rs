@@ -44,6 +44,12 @@ impl<C, U> Inboxes<C, U> {
         Ok(())
     }
 
+    /// Posts what can wait for the loop's next turn: a loop that sleeps sleeps on, and whoever posts it wakes the loop
+    /// later. Gives the item back once the inboxes are closed.
+    pub fn leave_control(&self, item: C) -> Result<(), C> {
+        self.control.push(item)
+    }
+
     /// Gives the item back once the inboxes are closed.
     pub fn post_user(&self, item: U) -> Result<(), U> {
         self.user.push(item)?;
@@ -193,6 +199,13 @@ mod tests {
         let mut control = Vec::new();
         inboxes.drain_control(&mut control);
         inboxes.drain_user(&mut user);
+        assert!(inboxes.park());
+        inboxes.leave_control(5).unwrap();
+        assert_eq!(wakes.load(Ordering::SeqCst), 1, "it can wait");
+        inboxes.unpark();
+        assert!(!inboxes.park(), "but a loop that is awake does not leave it");
+        inboxes.drain_control(&mut control);
+        assert_eq!(control, [1, 2, 5]);
         assert!(inboxes.park());
         inboxes.unpark();
         inboxes.post_control(4).unwrap();

@@ -86,10 +86,11 @@ pub(crate) struct Opened {
     pub max_body_size: usize,
 }
 
-/// A message as it came, to be unpacked by whoever receives it.
+/// A message as it came, to be read and unpacked by whoever receives it.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrived {
-    pub message: Box<pb::Message>,
+    /// A whole `ReceiveMessageResponse`.
+    pub frame: Bytes,
     /// Of the broker that holds it.
     pub endpoints: Endpoints,
 }

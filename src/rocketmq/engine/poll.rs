@@ -1,6 +1,7 @@
 //! Polls: one at a time for each topic and broker, shared by the receives of a consumer.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use super::receive::Kept;
 use super::{Engine, Purpose, Timer, malformed, response};
 use crate::error::{Error, ErrorKind, Recovery};
 use crate::rocketmq::message::resource;
-use crate::rocketmq::wire::{code, pb};
+use crate::rocketmq::wire::{code, frame, pb};
 
 /// After the server said that it is too busy; after any other failure.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(20);
@@ -26,7 +27,7 @@ const SHORTEST_POLL: Duration = Duration::from_secs(5);
 /// What a poll is for: a broker gives messages of all its queues of a topic to one poll.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PollKey {
-    pub topic: String,
+    pub topic: Arc<str>,
     pub broker: String,
     pub address: AddressId,
     /// For how long others do not see what it brings. It is for receives that ask for so long or less.
@@ -63,7 +64,7 @@ impl Engine {
         let invisible = *invisible;
         let Some(session) = self.sessions.get(&id) else { return };
         let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
-        let topics: Vec<String> = consumer.subscriptions.keys().cloned().collect();
+        let topics: Vec<Arc<str>> = consumer.subscriptions.keys().map(|topic| Arc::from(topic.as_str())).collect();
         if topics.is_empty() {
             let error = Error::new(ErrorKind::Misuse, "receive: the consumer has no subscription");
             self.end_receive(number, Err(error));
@@ -73,17 +74,17 @@ impl Engine {
         let mut unknown = Vec::new();
         let mut failure = None;
         for topic in &topics {
-            match session.routes.get(topic) {
+            match session.routes.get(&**topic) {
                 Some(route) if route.known => {
                     keys.extend(route.readable().map(|queue| PollKey {
-                        topic: topic.clone(),
+                        topic: Arc::clone(topic),
                         broker: queue.broker.clone(),
                         address: queue.address,
                         invisible,
                     }));
                 }
                 Some(route) if route.hopeless().is_some() => failure = route.error.clone(),
-                _ => unknown.push(topic.clone()),
+                _ => unknown.push(Arc::clone(topic)),
             }
         }
         for topic in &unknown {
@@ -140,7 +141,7 @@ impl Engine {
             return;
         }
         let Role::SimpleConsumer(consumer) = &session.spec.role else { return };
-        let Some(filter) = consumer.subscriptions.get(&key.topic).cloned() else { return };
+        let Some(filter) = consumer.subscriptions.get(&*key.topic).cloned() else { return };
         let namespace = &session.spec.namespace;
         let queue = pb::MessageQueue {
             topic: resource(namespace, &key.topic),
@@ -168,7 +169,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn poll_frame(&mut self, now: Instant, call: CallId, body: Bytes) {
+    pub(super) fn poll_frame(&mut self, now: Instant, call: CallId, frame: Bytes) {
         let Some((id, key)) = self.calls.get(&call).and_then(|known| match &known.purpose {
             Purpose::Poll(key) => Some((known.session, key.clone())),
             _ => None,
@@ -179,21 +180,21 @@ impl Engine {
         let Some(poll) = self.sessions.get_mut(&id).and_then(|session| session.receiver.polls.get_mut(&key)) else {
             return;
         };
-        use pb::receive_message_response::Content;
-        match pb::ReceiveMessageResponse::parse_from_bytes(&body).map(|frame| frame.content) {
-            Ok(Some(Content::Status(status))) => poll.status = Some(status),
-            Ok(Some(Content::Message(_))) if poll.messages.len() >= poll.max => {
+        if frame::is_message(&frame) {
+            if poll.messages.len() >= poll.max {
                 // It might go on for ever. What is not taken comes again when its time is over.
                 log::warn!("the server gives more messages than were asked for: the receive is broken off");
                 self.forget(call);
                 self.poll_ended(now, id, &key, CallEnd::StreamOver);
+            } else if let Some(endpoints) = endpoints {
+                poll.messages.push(Arrived { frame, endpoints });
             }
-            Ok(Some(Content::Message(message))) => {
-                if let Some(endpoints) = endpoints {
-                    poll.messages.push(Arrived { message: Box::new(message), endpoints });
-                }
-            }
-            Ok(Some(Content::DeliveryTimestamp(_))) => {}
+            return;
+        }
+        use pb::receive_message_response::Content;
+        match pb::ReceiveMessageResponse::parse_from_bytes(&frame).map(|frame| frame.content) {
+            Ok(Some(Content::Status(status))) => poll.status = Some(status),
+            Ok(Some(Content::Message(_) | Content::DeliveryTimestamp(_))) => {}
             Ok(None) => log::debug!("a frame of an unknown kind in the answer to a receive is ignored"),
             Err(error) => log::warn!("a frame in the answer to a receive cannot be read: {error}"),
         }
@@ -205,7 +206,8 @@ impl Engine {
         if !poll.messages.is_empty() {
             // Half of the time that others do not see them is for the way and for the user.
             let until = now + key.invisible / 2;
-            let kept = poll.messages.into_iter().map(|arrived| Kept { until, invisible: key.invisible, arrived });
+            let keep = |arrived| Kept { topic: Arc::clone(&key.topic), until, invisible: key.invisible, arrived };
+            let kept = poll.messages.into_iter().map(keep);
             session.receiver.buffer.extend(kept);
             self.serve_buffer(now, id);
             // Those that got nothing wait on.

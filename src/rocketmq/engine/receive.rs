@@ -1,6 +1,7 @@
 //! A simple consumer's subscriptions and receives.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::event::{Action, Arrived, ReplyOf, Role, SessionId};
@@ -22,6 +23,7 @@ pub(super) struct Receiver {
 
 /// A message that waits for a receive.
 pub(super) struct Kept {
+    pub(super) topic: Arc<str>,
     /// Then it may be visible to others again: they get it instead.
     pub(super) until: Instant,
     pub(super) invisible: Duration,
@@ -52,10 +54,10 @@ impl Engine {
         };
         if before.is_some() && !mutant!(GivesUnsubscribed) {
             // What comes from here on is of the new subscription, or of none.
-            session.receiver.buffer.retain(|kept| kept.arrived.message.topic.name != topic);
+            session.receiver.buffer.retain(|kept| *kept.topic != topic);
             let polls = std::mem::take(&mut session.receiver.polls);
             let (ended, polls): (BTreeMap<_, _>, BTreeMap<_, _>) =
-                polls.into_iter().partition(|(key, _)| key.topic == topic);
+                polls.into_iter().partition(|(key, _)| *key.topic == topic);
             session.receiver.polls = polls;
             ended.into_values().for_each(|poll| self.forget(poll.call));
         }

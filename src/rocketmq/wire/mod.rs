@@ -5,6 +5,7 @@ pub(crate) mod certificate;
 pub(crate) mod code;
 pub(crate) mod digest;
 pub(crate) mod endpoints;
+pub(crate) mod frame;
 pub(crate) mod headers;
 mod hex;
 pub(crate) mod ids;

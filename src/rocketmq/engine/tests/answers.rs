@@ -119,7 +119,9 @@ impl World {
             count if count > receive.max => self.fail("more messages than were asked for"),
             _ => self.happened("a receive brings messages"),
         }
-        for Arrived { message, endpoints } in messages {
+        for arrived in messages {
+            let Ok(message) = arrived.read() else { return self.fail("a message that cannot be read") };
+            let endpoints = arrived.endpoints;
             let handle = message.system_properties.receipt_handle.clone().unwrap_or_default();
             let Some(handed) = self.depot.handles.get_mut(&handle) else {
                 return self.fail("a message that no server handed out");

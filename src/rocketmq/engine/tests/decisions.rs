@@ -37,7 +37,7 @@ fn opened_consumer_with(topics: &[&str], addresses: &[u32], request_timeout: Dur
 
 fn handles(received: &mut Pending<Vec<Arrived>>) -> Vec<String> {
     let messages = received.try_wait().unwrap().unwrap();
-    messages.iter().map(|arrived| arrived.message.system_properties.receipt_handle.clone().unwrap()).collect()
+    messages.iter().map(|arrived| arrived.read().unwrap().system_properties.receipt_handle.clone().unwrap()).collect()
 }
 
 /// All heartbeats end past their deadline, until something is replaced.
