@@ -123,7 +123,9 @@ impl SimpleConsumer {
     ///
     /// [`Misuse`](ErrorKind::Misuse) for numbers out of range or without a subscription; what the server says;
     /// [`Closed`](ErrorKind::Closed). An error means that no poll succeeded in the time: [`Timeout`](ErrorKind::Timeout)
-    /// if no server answered within the request timeout after the await duration.
+    /// if no server answered within the request timeout after the await duration. [`Protocol`](ErrorKind::Protocol) if
+    /// messages came and none can be read; of several, those are left out, and come again as if they were not
+    /// acknowledged.
     pub fn receive(&self, max: usize, invisible_duration: Duration) -> Result<Vec<MessageView>, Error> {
         let (reply, answer) = completion();
         self.start_receive(max, invisible_duration, ReplyOf::Completion(reply))?;
@@ -189,13 +191,16 @@ impl SimpleConsumer {
     ///
     /// # Errors
     ///
-    /// As [`ack`](Self::ack).
+    /// [`Misuse`](ErrorKind::Misuse) for more than 12 h; else as [`ack`](Self::ack).
     pub fn change_invisible_duration(
         &self,
         message: &MessageView,
         invisible_duration: Duration,
     ) -> Result<MessageView, Error> {
         self.check_open("change of the invisible duration")?;
+        let mut violations = Violations::new();
+        violations.range("invisible_duration", invisible_duration, Duration::ZERO, LONGEST_INVISIBLE);
+        violations.finish("change of the invisible duration").map_err(|error| error.with_kind(ErrorKind::Misuse))?;
         let handle = message.handle();
         let call = handle::change(self.namespace(), &self.shared.group, &handle, invisible_duration);
         let answers = self.call(Method::ChangeInvisibleDuration, vec![call])?;

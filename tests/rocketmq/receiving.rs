@@ -90,6 +90,11 @@ fn a_changed_invisible_duration_replaces_the_handle() {
     while first.is_empty() {
         first = consumer.receive(1, INVISIBLE).unwrap();
     }
+    for long in [Duration::from_secs(12 * 3600 + 1), Duration::MAX] {
+        let error = consumer.change_invisible_duration(&first[0], long).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Misuse, "{error}");
+        assert!(error.to_string().contains("invisible_duration"), "{error}");
+    }
     let changed = consumer.change_invisible_duration(&first[0], Duration::from_secs(60)).unwrap();
     assert_eq!(changed.message_id(), first[0].message_id());
     consumer.ack(&changed).unwrap();

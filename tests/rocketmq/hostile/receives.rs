@@ -39,6 +39,7 @@ fn frames_in_any_order_and_number() {
         ("an unknown kind", vec![Fields::new().message(9, ok()).done(), one()], 1),
         ("an empty frame", vec![Vec::new(), status_frame(20_000), one()], 1),
         ("a frame that cannot be read", vec![garbage(), status_frame(20_000), one()], 1),
+        ("a message that cannot be read", vec![vec![0x12, 1, 0xff], status_frame(20_000), one()], 1),
         ("groups in groups", vec![vec![2 << 3 | 3; 500_000], one()], 1),
         ("one message twice", vec![status_frame(20_000), one(), one()], 2),
     ];
@@ -67,6 +68,8 @@ fn receives_without_an_answer_are_errors_or_empty() {
         ("a refusal", vec![status_frame(40_300)], End::Well),
         ("garbage", vec![vec![0xff; 30]], End::Well),
         ("garbage without end", vec![vec![0xff; 30]], End::Never),
+        ("messages of garbage", vec![vec![0x12, 1, 0xff]; 4], End::Well),
+        ("messages of garbage without end", vec![vec![0x12, 1, 0xff]; 4], End::Never),
         ("no frames", Vec::new(), End::Well),
         ("no frames, an error", Vec::new(), End::Grpc(13, "told to".to_owned())),
         ("no frames, no end", Vec::new(), End::Never),
