@@ -252,7 +252,8 @@ const LEFT: usize = 64 * 1024;
 const FRAME: usize = 1024;
 
 /// A frame changes nothing before its stream ends, or somebody looks by the clock: to wake the driver for each costs
-/// more than the frame. But a server that never ends it must not fill the memory while the driver sleeps.
+/// more than the frame. (Except of a server that gives more than was asked for: it is broken off when the driver wakes,
+/// at the latest when the receive is due.) But one that never ends its stream must not fill the memory meanwhile.
 fn post_frame(sink: &impl RpcSink, left: &mut usize, call: CallId, body: Bytes) {
     *left = left.saturating_add(body.len()).saturating_add(FRAME);
     let frame = RpcEvent::Frame { call, body };

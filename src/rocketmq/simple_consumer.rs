@@ -121,8 +121,9 @@ impl SimpleConsumer {
     ///
     /// # Errors
     ///
-    /// [`Misuse`](ErrorKind::Misuse) for numbers out of range or without a subscription; what the server says;
-    /// [`Closed`](ErrorKind::Closed). An error means that no poll succeeded in the time: [`Timeout`](ErrorKind::Timeout)
+    /// [`Misuse`](ErrorKind::Misuse) for numbers out of range or without a subscription;
+    /// [`WouldBlock`](ErrorKind::WouldBlock) if 1,024 receives of this consumer wait already; what the server says;
+    /// [`Closed`](ErrorKind::Closed). Any other error means that no poll succeeded in the time: [`Timeout`](ErrorKind::Timeout)
     /// if no server answered within the request timeout after the await duration. [`Protocol`](ErrorKind::Protocol) if
     /// messages came and none can be read; of several, those are left out, and come again as if they were not
     /// acknowledged.

@@ -112,7 +112,7 @@ impl Engine {
         let mut used: BTreeSet<AddressId> = self.sessions.values().flat_map(|session| session.addresses()).collect();
         // A stream stays where it is while one of its session's routes is not known.
         used.extend(self.sessions.values().flat_map(|session| session.links.keys().copied()));
-        used.extend(self.calls.values().map(|call| call.address));
+        used.extend(self.calls.addresses());
         if !self.sessions.is_empty() {
             let access = self.options.access.clone();
             used.insert(self.addresses.number(&access));

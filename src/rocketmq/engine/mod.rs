@@ -16,9 +16,9 @@ use crate::policy::recovery::{HeartbeatTiming, TransportRecovery};
 use crate::policy::rng::Rng;
 use crate::rocketmq::wire::code;
 use crate::rocketmq::wire::endpoints::Endpoints;
-use crate::rocketmq::wire::method::Method;
 
 mod addresses;
+mod calls;
 pub(crate) mod event;
 mod operation;
 mod poll;
@@ -35,7 +35,8 @@ pub(crate) use settings::DEFAULT_MAX_BODY_SIZE;
 
 pub(super) use addresses::encode;
 use addresses::{AddressId, Addresses};
-use event::{Action, CallEnd, CallId, Command, EntryId, Outgoing, RpcEvent, SessionId, StreamId};
+use calls::{Call, Calls, Purpose};
+use event::{Action, CallEnd, CallId, Command, Outgoing, RpcEvent, SessionId, StreamId};
 use session::Session;
 
 /// Deadline of a heartbeat.
@@ -98,48 +99,13 @@ enum Timer {
     Forget,
 }
 
-/// A call under way.
-struct Call {
-    session: SessionId,
-    entry: EntryId,
-    address: AddressId,
-    started: Instant,
-    /// When gRPC ends it at the latest.
-    deadline: Instant,
-    purpose: Purpose,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Purpose {
-    Route(String),
-    Heartbeat,
-    Send(u64),
-    Poll(poll::PollKey),
-    /// Its operation, and its place there.
-    Prepared(Method, u64, usize),
-    Farewell,
-}
-
-impl Purpose {
-    fn method(&self) -> Method {
-        match self {
-            Self::Route(_) => Method::QueryRoute,
-            Self::Heartbeat => Method::Heartbeat,
-            Self::Send(_) => Method::SendMessage,
-            Self::Poll(_) => Method::ReceiveMessage,
-            Self::Prepared(method, ..) => *method,
-            Self::Farewell => Method::NotifyClientTermination,
-        }
-    }
-}
-
 pub(crate) struct Engine {
     options: EngineOptions,
     rng: Rng,
     actions: VecDeque<Action>,
     addresses: Addresses,
     recovery: TransportRecovery<AddressId>,
-    calls: BTreeMap<CallId, Call>,
+    calls: Calls,
     streams: BTreeMap<StreamId, (SessionId, AddressId)>,
     sessions: BTreeMap<SessionId, Session>,
     operations: BTreeMap<u64, operation::Operation>,
@@ -162,7 +128,7 @@ impl Engine {
             actions: VecDeque::new(),
             addresses: Addresses::default(),
             recovery: TransportRecovery::new(HeartbeatTiming::default()),
-            calls: BTreeMap::new(),
+            calls: Calls::default(),
             streams: BTreeMap::new(),
             sessions: BTreeMap::new(),
             operations: BTreeMap::new(),
@@ -220,7 +186,8 @@ impl Engine {
             Purpose::Prepared(_, operation, part) => self.part_ended(now, operation, part, end),
             Purpose::Farewell => {}
         }
-        if self.sessions.get(&session).is_none_or(|session| !session.uses(address)) {
+        let last = !self.calls.any_at(address);
+        if last && self.sessions.get(&session).is_none_or(|session| !session.uses(address)) {
             // It may have been the last thing that needed its channel.
             self.retire_unused(now);
         }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use super::event::{Action, Answers, Arrived, ReplyOf, SessionId};
+use super::event::{Action, Answers, Arrived, CallId, ReplyOf, SessionId};
 use super::poll::{Poll, PollKey};
-use super::prepared::Part;
+use super::prepared::{Part, what};
 use super::{Engine, Timer};
 use crate::error::{Error, ErrorKind};
 use crate::pending::Completion;
@@ -31,6 +31,8 @@ pub(super) enum Operation {
         method: Method,
         due: Instant,
         parts: Vec<Part>,
+        /// How many of them have no answer.
+        open: usize,
         reply: Completion<Answers>,
     },
 }
@@ -87,10 +89,13 @@ impl Engine {
                 };
                 self.end_receive(number, result);
             }
-            Some(operation) => {
-                let id = operation.session();
-                let error = Error::new(ErrorKind::Timeout, "the server did not answer in time");
-                self.end_operation(number, &error);
+            Some(Operation::Prepared { session, method, parts, .. }) => {
+                let id = *session;
+                let text = format!("{}: the server did not answer in time", what(*method));
+                // The call's deadline is the operation's: what it says of the link is lost if it is only forgotten.
+                let calls: Vec<CallId> = parts.iter().filter_map(|part| part.call).collect();
+                calls.into_iter().for_each(|call| self.give_up(now, call));
+                self.end_operation(number, &Error::new(ErrorKind::Timeout, text));
                 self.check_closed(now, id);
             }
             None => {}
@@ -106,14 +111,15 @@ impl Engine {
                 let mut answers = Vec::with_capacity(parts.len());
                 for part in parts {
                     part.call.into_iter().for_each(|call| self.forget(call));
-                    answers.push(part.answer.unwrap_or_else(|| Err(error.clone())));
+                    answers.push(part.end(error));
                 }
                 if mutant!(AnswersAreSwapped) {
                     answers.reverse();
                 }
                 self.act(Action::Answered(reply, Ok(answers)));
             }
-            Some(Operation::Receive { reply, .. }) => {
+            Some(Operation::Receive { session, invisible, reply, .. }) => {
+                self.not_waiting(session, number, invisible);
                 self.act(Action::Received { reply, result: Err(error.clone()) });
             }
             None => {}

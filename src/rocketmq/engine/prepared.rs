@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::event::{Action, Answers, CallEnd, CallId, Prepared, SessionId};
 use super::operation::Operation;
 use super::{Engine, Purpose, Timer, closed, response};
-use crate::error::Error;
+use crate::error::{Delivery, Error};
 use crate::pending::Completion;
 use crate::rocketmq::wire::method::Method;
 
@@ -19,7 +19,18 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Part {
     prepared: Prepared,
     pub call: Option<CallId>,
-    pub answer: Option<Result<Bytes, Error>>,
+    /// A call of it may have arrived whose answer did not.
+    in_doubt: bool,
+    answer: Option<Result<Bytes, Error>>,
+}
+
+impl Part {
+    /// What was answered; if nothing was, `error`, which says whether it may have been carried out.
+    pub(super) fn end(self, error: &Error) -> Result<Bytes, Error> {
+        let in_doubt = self.in_doubt || self.call.is_some();
+        let unanswered = || if in_doubt { error.clone().with_delivery(Delivery::Unknown) } else { error.clone() };
+        self.answer.unwrap_or_else(|| Err(unanswered()))
+    }
 }
 
 impl Engine {
@@ -36,9 +47,10 @@ impl Engine {
             self.act(Action::Answered(reply, Err(closed("consumer"))));
             return;
         }
-        let parts: Vec<Part> = calls.into_iter().map(|prepared| Part { prepared, call: None, answer: None }).collect();
+        let parts: Vec<Part> =
+            calls.into_iter().map(|prepared| Part { prepared, call: None, in_doubt: false, answer: None }).collect();
         let (number, count) = (self.id(), parts.len());
-        self.operations.insert(number, Operation::Prepared { session: id, method, due, parts, reply });
+        self.operations.insert(number, Operation::Prepared { session: id, method, due, parts, open: count, reply });
         if count == 0 {
             return self.end_operation(number, &closed("consumer"));
         }
@@ -66,18 +78,21 @@ impl Engine {
     }
 
     pub(super) fn part_ended(&mut self, now: Instant, number: u64, index: usize, end: CallEnd) {
-        let Some(Operation::Prepared { session: id, method, parts, .. }) = self.operations.get_mut(&number) else {
+        let Some(Operation::Prepared { session: id, method, parts, open, .. }) = self.operations.get_mut(&number)
+        else {
             return;
         };
         let (id, what) = (*id, what(*method));
         let Some(part) = parts.get_mut(index) else { return };
         part.call = None;
         if matches!(end, CallEnd::NotStarted(_) | CallEnd::Cancelled) {
+            part.in_doubt |= end == CallEnd::Cancelled;
             self.timers.arm(Timer::Again(number), now + AGAIN_PAUSE);
             return;
         }
         part.answer = Some(response(end, what));
-        if parts.iter().all(|part| part.answer.is_some()) {
+        *open = open.saturating_sub(1);
+        if *open == 0 {
             self.end_operation(number, &closed("consumer"));
             self.check_closed(now, id);
         }
@@ -92,7 +107,7 @@ impl Engine {
 }
 
 /// What errors call it.
-fn what(method: Method) -> &'static str {
+pub(super) fn what(method: Method) -> &'static str {
     match method {
         Method::ChangeInvisibleDuration => "change of the invisible duration",
         _ => "acknowledge",

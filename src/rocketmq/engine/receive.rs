@@ -19,7 +19,15 @@ pub(super) struct Receiver {
     /// Messages of polls that outlived their receive; the next one gets them.
     pub(super) buffer: VecDeque<Kept>,
     pub(super) cursor: usize,
+    /// Receives that wait, in the order in which they began.
+    waiting: BTreeSet<u64>,
+    /// The same, by how long others are not to see what they get.
+    asked: BTreeSet<(Duration, u64)>,
 }
+
+/// So many receives of one consumer may wait. They share its polls, so that more get nothing sooner, and each end of a
+/// poll looks at all of them.
+const MOST_RECEIVES: usize = 1_024;
 
 /// A message that waits for a receive.
 pub(super) struct Kept {
@@ -78,8 +86,7 @@ impl Engine {
 
     /// The receives of a consumer, in the order in which they began.
     pub(super) fn receives(&self, id: SessionId) -> Vec<u64> {
-        let of_it = |operation: &Operation| matches!(operation, Operation::Receive { session, .. } if *session == id);
-        self.operations.iter().filter(|(_, operation)| of_it(operation)).map(|(number, _)| *number).collect()
+        self.sessions.get(&id).into_iter().flat_map(|session| session.receiver.waiting.iter().copied()).collect()
     }
 
     pub(super) fn receive(
@@ -99,6 +106,11 @@ impl Engine {
             self.act(Action::Received { reply, result: Err(error) });
             return;
         };
+        if session.receiver.waiting.len() >= MOST_RECEIVES {
+            let text = format!("receive: {MOST_RECEIVES} receives of this consumer wait already");
+            self.act(Action::Received { reply, result: Err(Error::new(ErrorKind::WouldBlock, text)) });
+            return;
+        }
         let await_until = now + consumer.await_duration;
         let operation = self.id();
         let receive = Operation::Receive {
@@ -113,6 +125,10 @@ impl Engine {
             failure: None,
         };
         self.operations.insert(operation, receive);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.receiver.waiting.insert(operation);
+            session.receiver.asked.insert((invisible, operation));
+        }
         self.serve_buffer(now, id);
         if !self.operations.contains_key(&operation) {
             return;
@@ -127,12 +143,8 @@ impl Engine {
 
     /// Polls that nobody waits for any more must not take what a receive cannot have, because it asks for longer.
     fn end_short_polls(&mut self, id: SessionId, invisible: Duration) {
-        let asked = |number| match self.operations.get(number) {
-            Some(Operation::Receive { invisible, .. }) => Some(*invisible),
-            _ => None,
-        };
-        let shortest = self.receives(id).iter().filter_map(asked).min().unwrap_or(invisible);
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        let shortest = session.receiver.asked.first().map_or(invisible, |(invisible, _)| *invisible);
         let polls = std::mem::take(&mut session.receiver.polls);
         let (ended, polls): (BTreeMap<_, _>, BTreeMap<_, _>) =
             polls.into_iter().partition(|(key, _)| key.invisible < shortest);
@@ -142,10 +154,16 @@ impl Engine {
 
     /// Gives buffered messages to the receives that wait longest.
     pub(super) fn serve_buffer(&mut self, now: Instant, id: SessionId) {
+        if self.sessions.get(&id).is_none_or(|session| session.receiver.buffer.is_empty()) {
+            return;
+        }
         for number in self.receives(id) {
             let Some(Operation::Receive { max, invisible, .. }) = self.operations.get(&number) else { continue };
             let (max, invisible) = (*max, *invisible);
             let Some(session) = self.sessions.get_mut(&id) else { return };
+            if session.receiver.buffer.is_empty() {
+                return;
+            }
             let (mut messages, mut left) = (Vec::new(), VecDeque::new());
             for kept in session.receiver.buffer.drain(..).filter(|kept| kept.until > now) {
                 if kept.invisible >= invisible && messages.len() < max {
@@ -167,8 +185,17 @@ impl Engine {
     pub(super) fn end_receive(&mut self, number: u64, result: Result<Vec<Arrived>, Error>) {
         self.timers.cancel(Timer::Operation(number));
         self.timers.cancel(Timer::Again(number));
-        if let Some(Operation::Receive { reply, .. }) = self.operations.remove(&number) {
+        if let Some(Operation::Receive { session, invisible, reply, .. }) = self.operations.remove(&number) {
+            self.not_waiting(session, number, invisible);
             self.act(Action::Received { reply, result });
+        }
+    }
+
+    /// A receive has its answer.
+    pub(super) fn not_waiting(&mut self, id: SessionId, number: u64, invisible: Duration) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.receiver.waiting.remove(&number);
+            session.receiver.asked.remove(&(invisible, number));
         }
     }
 

@@ -1,5 +1,6 @@
 //! The engine in a world of its own: see [`world`]. A seed gives the same run every time.
 
+mod acks;
 mod actions;
 mod answers;
 mod app;
