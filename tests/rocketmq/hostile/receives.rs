@@ -268,3 +268,44 @@ fn acknowledgements_that_are_answered_with_nonsense() {
     assert!(results.iter().all(Result::is_ok), "{results:?}");
     stage.finish();
 }
+
+/// Carried out, and the answer lost.
+#[test]
+fn an_acknowledgement_without_an_answer_is_in_doubt() {
+    let stage = Stage::new();
+    let consumer = stage.consumer();
+    stage.producer().send(message()).unwrap();
+    let mut found = Vec::new();
+    eventually("the message", || {
+        found = consumer.receive(1, Duration::from_secs(600)).unwrap();
+        !found.is_empty()
+    });
+    stage.proxy.on(Rpc::AckMessage).next(1).then(Effect::Lost);
+    let error = consumer.ack(&found[0]).unwrap_err();
+    assert_eq!((error.kind(), error.delivery()), (ErrorKind::Timeout, threadmq::Delivery::Unknown), "{error}");
+    assert!(error.to_string().starts_with("acknowledge"), "{error}");
+    stage.finish();
+}
+
+/// Receives that do not block are limited, and hold nobody else up.
+#[test]
+fn receives_by_the_thousand_do_not_hold_up_a_send() {
+    let stage = Stage::new();
+    let (producer, consumer) = (stage.producer(), stage.consumer());
+    stage.proxy.on(Rpc::SendMessage).then(Effect::Lost);
+    let (tell, told) = std::sync::mpsc::channel();
+    let called = Instant::now();
+    // 2 s for it.
+    let pending = producer.submit(message()).unwrap();
+    for _ in 0..15_000 {
+        let tell = tell.clone();
+        consumer
+            .receive_with(1, INVISIBLE, move |result| drop(tell.send(result.err().map(|error| error.kind()))))
+            .unwrap();
+    }
+    pending.wait().unwrap_err();
+    assert!(called.elapsed() < Duration::from_secs(2) + SLACK, "{:?}", called.elapsed());
+    let refused = told.iter().take(15_000).filter(|kind| *kind == Some(ErrorKind::WouldBlock)).count();
+    assert_eq!(refused, 15_000 - 1_024);
+    stage.finish();
+}
