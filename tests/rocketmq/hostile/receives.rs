@@ -299,9 +299,10 @@ fn receives_by_the_thousand_do_not_hold_up_a_send() {
     let pending = producer.submit(message()).unwrap();
     for _ in 0..15_000 {
         let tell = tell.clone();
-        consumer
-            .receive_with(1, INVISIBLE, move |result| drop(tell.send(result.err().map(|error| error.kind()))))
-            .unwrap();
+        let callback = move |result: Result<Vec<_>, threadmq::Error>| {
+            let _ = tell.send(result.err().map(|error| error.kind()));
+        };
+        consumer.receive_with(1, INVISIBLE, callback).unwrap();
     }
     pending.wait().unwrap_err();
     assert!(called.elapsed() < Duration::from_secs(2) + SLACK, "{:?}", called.elapsed());
