@@ -36,13 +36,16 @@ mod tests;
 mod worker;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::task::{Context, Wake, Waker};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use grpcio::{
     ChannelBuilder, EnvBuilder, Environment, Server, ServerBuilder, ServerCredentials, ServerCredentialsBuilder,
+    ShutdownFuture,
 };
 use parking_lot::Mutex;
 
@@ -286,13 +289,47 @@ impl Proxy {
     }
 }
 
+/// An end of a server takes a millisecond; its calls are cancelled.
+const LONGEST_END: Duration = Duration::from_secs(10);
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits for a server's end.
+fn ended(end: &mut ShutdownFuture, until: Instant) -> bool {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if Pin::new(&mut *end).poll(&mut context).is_ready() {
+            return true;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        std::thread::park_timeout(left);
+    }
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.lock().stop();
         let _ = self.jobs.send(Job::Stop);
+        let mut ends = Vec::new();
         for server in self.servers.get_mut() {
-            drop(server.shutdown());
+            ends.push(server.shutdown());
             server.cancel_all_calls();
+        }
+        // gRPC ends the process if a server goes whose listeners are not down yet.
+        let until = Instant::now() + LONGEST_END;
+        if !ends.iter_mut().all(|end| ended(end, until)) {
+            log::error!("an embedded proxy does not end: it stays in memory");
+            std::mem::forget(std::mem::take(self.servers.get_mut()));
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
