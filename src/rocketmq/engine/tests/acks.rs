@@ -54,7 +54,7 @@ fn good() -> CallEnd {
 #[test]
 fn each_call_goes_to_its_broker_once_and_again_only_if_it_was_not_made() {
     let mut hands = opened(&[1, 2]);
-    let mut acked = ack(&mut hands, &[1, 2], 5 * SECOND);
+    let mut acked = ack(&mut hands, &[1, 2], 3 * SECOND);
     let calls = hands.asked(AckMessage);
     assert_eq!(calls.len(), 2);
     for call in &calls {
@@ -71,7 +71,9 @@ fn each_call_goes_to_its_broker_once_and_again_only_if_it_was_not_made() {
     assert_eq!(again.iter().map(of).collect::<Vec<_>>(), [of(&calls[1])], "that one, and no other");
     // The consumer closes, the call is never answered: the close ends with the acknowledgement's time.
     let mut closing = hands.close(60 * SECOND);
-    hands.wait(5 * SECOND);
+    hands.wait(2_799 * MS);
+    assert!(acked().is_none() && closing.try_wait().is_none());
+    hands.wait(MS);
     let results = acked().unwrap();
     let error = results[1].as_ref().unwrap_err();
     assert!(results[0].is_ok());
